@@ -133,7 +133,7 @@ class TestSelector:
             with pytest.raises((UsageError, TypeError)):
                 SELECTORS[name](**{setting: OTHER[setting]})
             if setting in ("merits", "pick", "pool", "alpha"):
-                with pytest.raises(UsageError, match="has no use for it"):
+                with pytest.raises(UsageError, match="requires method"):
                     make_choice(name, **{setting: OTHER[setting]})
 
     def test_plan_card_and_report_show_them(self, name: str):

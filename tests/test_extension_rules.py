@@ -202,7 +202,7 @@ def test_a_choice_reads_under_lines_of_its_own(line: str, tmp_path: Path):
             with reads.open_line(line) as records:
                 pytest.fail(f"{len(records)} records were read for nothing")
 
-    with pytest.raises(UsageError, match="none of its own lines"):
+    with pytest.raises(UsageError, match="did not declare"):
         choose_by(Peeking, tmp_path / "x")
 
 

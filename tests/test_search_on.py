@@ -191,11 +191,11 @@ class TestRefusals:
     @pytest.mark.unit
     @pytest.mark.parametrize("method", ["cfs-greedy", "pafs"])
     def test_slots_of_its_own(self, files: dict[str, Any], method: str):
-        self.refused(files, "`search_share=` sets private", method=method, search_share=0.3)
+        self.refused(files, "`search_share=` reserves private", method=method, search_share=0.3)
 
     @pytest.mark.unit
     def test_a_share_of_epsilon(self, files: dict[str, Any]):
-        self.refused(files, "records of its own: leave it out", method="top", selection_share=0.3)
+        self.refused(files, "than the model: remove it", method="top", selection_share=0.3)
 
     @pytest.mark.unit
     def test_the_private_data_and_as_many_records(self, files: dict[str, Any], tmp_path: Path):

@@ -139,7 +139,7 @@ def pafs(
     """Return the set that PAFS finds, and what it saw: each different set is trained once."""
     evolution = Evolution(population=POPULATION, alpha=PARENTS)
     generator = np.random.default_rng([seed, round(1000 * epsilon)])
-    generation, known = evolution.begin(len(table.owners), generator), {}
+    generation, known = evolution.first_generation(len(table.owners), generator), {}
     for number in range(GENERATIONS):
         if number:
             generation = evolution.tell(

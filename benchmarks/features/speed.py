@@ -50,7 +50,7 @@ def search(records: Any, held: Any, means: Any, epsilon: float, generations: int
     evolution = PrivacyAwareFeatureSelection(population=POPULATION).evolution
     keys, generator = Keys.from_seed(seed), np.random.default_rng(seed)
     trainer = ObjectiveTrainer(outputs=2, regression=False, noise=epsilon)
-    generation, known = evolution.begin(len(means), generator), {}
+    generation, known = evolution.first_generation(len(means), generator), {}
     for number in range(generations):
         if number:
             generation = evolution.tell(

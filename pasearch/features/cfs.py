@@ -1,26 +1,26 @@
-"""Correlation-based feature selection: CFS-Greedy and CFS-GA, sets of features by their merit.
+"""Correlation-based feature selection: CFS-Greedy and CFS-GA select sets of features by merit.
 
     H(x)      = - sum over values v of (n(v) / n) log2(n(v) / n)               0 log 0 = 0
     SU(x, y)  = 2 (1 - H(x, y) / (H(x) + H(y)))                                0: one is constant
     merit(S)  = sum of SU(x, class) / sqrt(k + sum over x != x' of SU(x, x'))  x, x' in S
 
     CFS-Greedy    S = {}; add the feature with the largest merit(S + it), until S has k features
-    CFS-GA        k random sets; l times: the fittest alpha share by merit become parents of the
+    CFS-GA        k random sets; l times: the fittest fraction alpha by merit become parents of the
                   next k; the set with the largest merit of the last k
 
 merit is Eq. 7, with k features in S: k times a mean over k features, and k (k - 1) times a mean
-over as many pairs. All of it is post-processing of released tables, so the search costs nothing,
-however many sets it evaluates. The merits of a whole generation, or of all features that may come
-next, are two matrix products.
+over k (k - 1) pairs. All of it is post-processing of released tables, so the search is free, for
+any number of sets. The merits of a whole generation, or of all candidate features, are two matrix
+products.
 
-The paper's own route adds noise to the entropies instead of the tables, one release for each of
-k (k + 1) / 2; between neighbours an entropy moves by
+The paper adds noise to the entropies instead of the tables: one release for each of k (k + 1) / 2
+entropies. Between neighbours, an entropy changes by
 
-    a record becomes null:   (log2 n) / n                  attained: a value that one record has
-    a record moves:          (log2 n + 1 / ln 2) / n       at most
+    a record becomes null:       (log2 n) / n                 attained: a value of one record only
+    a record changes its value:  (log2 n + 1 / ln 2) / n      at most
 
 Source: Bao et al., section VIII-B, Algorithms 3 and 4, Eq. 7, VIII-C; Hall 1999; Bindschaedler,
-Shokri and Gunter 2017. Our reading of the algorithms, and how alpha, p_co and p_mu were chosen:
+Shokri and Gunter 2017. Interpretation of the algorithms, and choice of alpha, p_co and p_mu:
 docs/features.md. Proof: docs/guarantees/contingency-tables.md.
 """
 
@@ -73,24 +73,25 @@ from pasearch.runs.keys import Stream
 from pasearch.runs.sums import NoisySum
 
 MIN_ENTROPY = 1e-12
-"""Below so many bits of entropy a variable is constant."""
+"""Minimum entropy of a variable that is not constant, bits."""
 
 ENTROPY_GRID_STEPS = 2**12
-"""Into how many steps an entropy's sensitivity is divided: its noise is in whole steps."""
+"""Number of grid steps in an entropy's sensitivity; its noise is an integer number of steps."""
 
 
 def compute_symmetrical_uncertainty(
     joint: JointCounts, attributes: Attributes
 ) -> tuple[Array, Array]:
-    """Return how much every feature tells of the class, and of every other feature.
+    """Compute the symmetrical uncertainty of features with the class, and with each other.
 
     Args:
         joint: Exact tables (private), or released ones (post-processing: no cost).
-        attributes: Their columns.
+        attributes: Columns of the tables.
 
     Returns:
-        To the class (d,), and between features (d, d), symmetric: in [0, 1], 0 where one of the two
-        is constant, 1 of a feature with itself.
+        With the class (d,), and between features (d, d), symmetric: in [0, 1], 0 if one of the two
+        is
+        constant, 1 for a feature with itself.
     """
     return uncertainties_from_entropies(
         _compute_entropies(joint, *_group_feature_codes(attributes))
@@ -98,13 +99,15 @@ def compute_symmetrical_uncertainty(
 
 
 def uncertainties_from_entropies(entropies: Array) -> tuple[Array, Array]:
-    """Return symmetrical uncertainty from entropies.
+    """Compute symmetrical uncertainty from entropies.
 
     Args:
-        entropies: (k, k) of pairs, of one variable by itself on the diagonal; the class is last.
+        entropies: (k, k) entropies of pairs, in bits; of single variables on the diagonal; the
+            class is
+            last.
 
     Returns:
-        To the class (k - 1,), and between the others (k - 1, k - 1).
+        With the class (k - 1,), and between the other variables (k - 1, k - 1).
     """
     alone = np.diag(entropies)
     both = alone[:, None] + alone
@@ -115,12 +118,12 @@ def uncertainties_from_entropies(entropies: Array) -> tuple[Array, Array]:
 
 
 def compute_merits(masks: np.ndarray, to_class: Array, between: Array) -> Array:
-    """Return the merits of many sets at once, Eq. 7: (p,); of an empty set 0.
+    """Compute the merits of many sets, Eq. 7: (p,); 0 for an empty set.
 
     Args:
-        masks: (p, d) bool, True of a member.
-        to_class: (d,).
-        between: (d, d); its diagonal is not looked at.
+        masks: (p, d) bool, True for a member.
+        to_class: Correlation of each feature with the class, (d,).
+        between: Correlation of each pair of features, (d, d); its diagonal is ignored.
     """
     chosen = np.asarray(masks, np.float64)
     others = between - np.diag(np.diag(between))
@@ -129,23 +132,23 @@ def compute_merits(masks: np.ndarray, to_class: Array, between: Array) -> Array:
 
 
 def merits_from_sums(relevance: Array, redundancy: Array, size: Array | int) -> Array:
-    """Return the merits of sets, Eq. 7, from their sums: (p,); of an empty set 0.
+    """Compute the merits of sets, Eq. 7, from their sums: (p,); 0 for an empty set.
 
     Args:
-        relevance: Sum of `to_class` over the members of each, (p,).
-        redundancy: Sum of `between` over their ordered pairs, (p,).
-        size: How many members each has, (p,) or one number.
+        relevance: Sum of `to_class` over the members of each set, (p,).
+        redundancy: Sum of `between` over the ordered pairs of members, (p,).
+        size: Number of members of each set, (p,) or one integer.
     """
     spread = size + redundancy
     return np.divide(relevance, np.sqrt(spread), out=np.zeros(len(relevance)), where=spread != 0)
 
 
 def entropy_sensitivity(n: int, *, moved: bool = False) -> float:
-    """Return the most by which one record of n changes the entropy of counts / n, in bits.
+    """Return the maximum change of the entropy of counts / n by one record, in bits.
 
     Args:
-        n: Slots, 2 or more: public, null ones included.
-        moved: A record takes another value, where it else becomes null (our neighbours).
+        n: Number of records, null records included: public, 2 or more.
+        moved: Whether a record changes its value; by default it becomes null (zero-out adjacency).
     """
     if not check_positive_integer("n", n) > 1:
         raise UsageError("n is 1: expected 2 records or more, one alone has no entropy.")
@@ -153,24 +156,24 @@ def entropy_sensitivity(n: int, *, moved: bool = False) -> float:
 
 
 def published_sensitivity(n: int) -> float:
-    """Return the sensitivity that Bindschaedler, Shokri and Gunter state: valid, not tight."""
+    """Return the sensitivity of Bindschaedler, Shokri and Gunter, in bits: valid, not tight."""
     return (2 + 1 / math.log(2) + 2 * math.log2(n)) / n
 
 
 NOISE_SIMULATIONS = 100
-"""How often it is simulated what noise would show."""
+"""Number of simulations of irrelevant features under the same noise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoisyEntropies:
-    """The paper's route: Laplace noise on the entropy of every variable and of every pair.
+    """Laplace noise on the entropy of every variable and of every pair: the paper's mechanism.
 
-    Guarantee: `release` costs `event`, exactly: entropies are rounded to a grid and the noise is
-    drawn in whole numbers of its steps.
+    Guarantee: `release` costs `event`, exactly: entropies are rounded to a grid and the noise is an
+    integer number of its steps.
 
     Args:
-        epsilon: The price of one entropy, above 0.
-        attributes: The columns, of k features, the class among them.
+        epsilon: Privacy cost of one entropy, above 0.
+        attributes: Columns with k features, the class included.
     """
 
     epsilon: float
@@ -179,33 +182,33 @@ class NoisyEntropies:
 
     @property
     def count(self) -> int:
-        """How many entropies there are: k single ones and k (k - 1) / 2 of pairs."""
+        """Number of entropies: k of single variables and k (k - 1) / 2 of pairs."""
         k = self.attributes.width + 1
         return k * (k + 1) // 2
 
     @property
     def event(self) -> SelfComposition:
-        """What the release of all of them costs."""
+        """Privacy event of all releases together."""
         return SelfComposition(event=self._noise.event, count=self.count)
 
     @property
     def _noise(self) -> NoisySum:
-        """The noise in steps of the grid: rounding adds up to one step, floating point another."""
+        """Noise in grid steps; rounding adds up to one step, floating point another."""
         return NoisySum(epsilon=self.epsilon, most=ENTROPY_GRID_STEPS + 2)
 
     def scale(self, n: int) -> float:
-        """Return the noise's scale, its mean absolute value, in bits."""
+        """Return the scale of the noise, its mean absolute value, in bits."""
         return self._noise.most / self.epsilon * self._step(n)
 
     def _step(self, n: int) -> float:
         return entropy_sensitivity(n) / ENTROPY_GRID_STEPS
 
     def release(self, joint: JointCounts, stream: Stream) -> Array:
-        """Return all entropies with noise, (k, k) in bits, for `uncertainties`.
+        """Release all entropies with noise, (k, k) in bits, for `uncertainties_from_entropies`.
 
         Args:
-            joint: Of all records, all pairs, exact: private.
-            stream: The release's own randomness; its keys contain the entropies.
+            joint: Exact counts of all pairs over all records: private.
+            stream: Random stream of this release alone; its keys contain the entropies.
 
         Cost: `event`, on every partition that was counted; charge it first.
         """
@@ -220,14 +223,14 @@ class NoisyEntropies:
         return released
 
     def simulate_noise(self, released: Array, n: int, generator: np.random.Generator) -> Array:
-        """Return uncertainties with the class that noise would show of features that tell nothing.
+        """Simulate the uncertainties with the class that irrelevant features would show.
 
-        Cost: none; it is made of released entropies, as if pairs were independent.
+        Cost: none; it uses released entropies, as if pairs were independent.
 
         Args:
-            released: As `release` returned it, (k, k).
-            n: Slots.
-            generator: Not the release's own.
+            released: Result of `release`, (k, k).
+            n: Number of records, null records included.
+            generator: Random generator, independent of the release.
 
         Returns:
             Array: (simulations, k - 1), clipped to [0, 1].
@@ -242,11 +245,11 @@ class NoisyEntropies:
         return np.clip(found, 0.0, 1.0)
 
     def claim(self, *, n: int, delta: float) -> PublishedBound:
-        """Return what the paper's formulas charge for the same noise.
+        """Compute the bound of the paper's formulas for the same noise.
 
         Args:
-            n: Slots.
-            delta: Slack of the composition, in (0, 1).
+            n: Number of records, null records included.
+            delta: Additive delta of the composition, in (0, 1).
         """
         one = published_sensitivity(n) / self.scale(n)
         times = published_sensitivity(n) / entropy_sensitivity(n, moved=True)
@@ -255,18 +258,19 @@ class NoisyEntropies:
                 epsilon=one, runs=self.count, delta_prime=check_fraction("delta", delta)
             ).value,
             source="Bindschaedler et al. 2017, as Bao et al. use it",
-            verdict=f"a valid bound, from a sensitivity {times:.2f} times what is needed",
+            verdict=f"a valid bound; its sensitivity is {times:.2f} times the necessary one",
             formula="Eq. 8 of e = (2 + 1/ln 2 + 2 log2 n) / (n b) over all entropies, b the scale",
         )
 
 
 VariableGroups = tuple[np.ndarray, np.ndarray, np.ndarray]
-"""Variables as sums of codes: (S, T) which codes a value is; where the values of each of k
-variables begin, (k,); the column that each is of, (k,)."""
+"""Variables as sums of codes: (S, T) indicators of the codes of a value; first value of each of k
+variables, (k,); column index of each variable, (k,).
+"""
 
 
 def _group_feature_codes(attributes: Attributes) -> VariableGroups:
-    """Return the features in a record's order, and the class."""
+    """Group codes into the features of a record, in order, and the class."""
     columns, starts, owners = [], [], []
     total = sum(attributes.sizes)
     for place, (item, start) in enumerate(
@@ -290,12 +294,12 @@ def _compute_entropies(
     *,
     records: float | None = None,
 ) -> Array:
-    """Return the entropies of variables, see `VariableGroups`, and of their pairs, (k, k) in bits.
+    """Compute the entropies of `VariableGroups` and of their pairs, (k, k) in bits.
 
-    Counts are divided by `records`; by how many were counted, if None.
+    Counts are divided by `records`; None: by the number of counted records.
     """
     tables = values.T @ joint.counts @ values
-    # Each column's codes add up to how many records were counted.
+    # The codes of each column sum to the number of counted records.
     divisor = np.trace(joint.counts) / (owners[-1] + 1) if records is None else records
     shares = tables / max(divisor, 1.0)
     bits = np.zeros_like(shares)
@@ -307,25 +311,25 @@ def _compute_entropies(
 Values = npt.NDArray[np.float64]
 
 TABLES_LINE, ENTROPIES_LINE = "contingency tables", "entropies"
-"""The lines of the one release: all tables at once, or every entropy by itself."""
+"""Plan lines of the one release: all tables at once, or every entropy."""
 
 MERIT_SOURCES = ("tables", "entropies")
 
 IRRELEVANCE_QUANTILE = 0.95
-"""Of features that tell nothing, the share that noise makes look less telling than `blank`."""
+"""Fraction of irrelevant features whose noisy relevance is at most `blank`."""
 
 MERIT_TOLERANCE = 1e-12
-"""Merits are equal within this share of them: that much a sum's order may change."""
+"""Relative tolerance of equal merits; the order of a sum can change a merit by this much."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CfsGreedyResult:
-    """What CFS-Greedy found: all features, in the order in which they were added.
+    """Result of CFS-Greedy: all features, in the order in which they were added.
 
     Args:
-        features: All d of them, by place; the first was added first.
-        merits: Of the first 1, 2, ..., d of them.
-        size: How many are chosen.
+        features: Indices of all d features; the first was added first.
+        merits: Merits of the first 1, 2, ..., d features.
+        size: Number of selected features.
     """
 
     features: tuple[int, ...]
@@ -334,20 +338,23 @@ class CfsGreedyResult:
 
     @property
     def selected(self) -> tuple[int, ...]:
-        """The chosen features, in the order in which they were added."""
+        """Selected features, in the order in which they were added."""
         return self.features[: self.size]
 
     @property
     def merit(self) -> float:
-        """The merit of the chosen features."""
+        """Merit of the selected features."""
         return self.merits[self.size - 1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CfsGaResult:
-    """What CFS-GA found: the fittest set of the last generation, by place, in order; its merit.
+    """Result of CFS-GA.
 
-    And `best`, the largest merit of each generation, the first and the last included: l + 1.
+    Args:
+        selected: Feature indices of the fittest set of the last generation, ascending.
+        merit: Merit of that set.
+        best: Largest merit of each generation, the first and the last included: l + 1.
     """
 
     selected: tuple[int, ...]
@@ -358,21 +365,26 @@ class CfsGaResult:
 def cfs_greedy(
     to_class: Values, between: Values, size: int | None = None, *, until_no_gain: bool = False
 ) -> CfsGreedyResult:
-    """Return the order in which CFS-Greedy adds features (Algorithm 3).
+    """Order features by CFS-Greedy (Algorithm 3).
 
     Guarantee: every step adds the feature with the largest merit, the first of equals.
 
     Args:
         to_class: Correlation of each feature with the class, (d,), in [0, 1].
-        between: Correlation of each two features, (d, d), in [0, 1] and symmetric; its diagonal is
-            not read.
-        size: How many features are chosen, 1 to d; else as many as have the largest merit.
-        until_no_gain: Choose up to the first step that does not raise the merit, instead.
+        between: Correlation of each pair of features, (d, d), in [0, 1] and symmetric; its diagonal
+            is
+            ignored.
+        size: Number of selected features, 1 to d; None: the number with the largest merit.
+        until_no_gain: Whether selection stops at the first step that does not raise the merit; then
+            `size` must be None.
 
     Raises:
-        UsageError: Other shapes; more features than there are; both a size and `until_no_gain`.
+        UsageError: Other shapes; more features than exist; both a size and `until_no_gain`.
 
     Cost: none; both arguments are released or public already.
+
+    >>> cfs_greedy(np.array([0.6, 0.5, 0.1]), np.eye(3), size=2).selected
+    (0, 1)
     """
     to_class, between = _check_uncertainties(to_class, between)
     if size is not None and (
@@ -380,7 +392,7 @@ def cfs_greedy(
     ):
         raise UsageError(
             f"size is {size}: expected 1 to {len(to_class)}, the number of features, and no "
-            "`until_no_gain` beside it. Leave one out."
+            "`until_no_gain`. Remove one of them."
         )
     features, values = _add_greedily(to_class, between)
     if size is None:
@@ -412,7 +424,7 @@ def _add_greedily(to_class: Values, between: Values) -> tuple[list[int], list[fl
 
 
 def _index_of_first_maximum(values: npt.ArrayLike) -> int:
-    """Return the place of the largest, the first of equals."""
+    """Return the index of the largest value, the first of equals."""
     found = np.asarray(values)
     return int(np.argmax(found >= found.max() - MERIT_TOLERANCE * abs(found.max())))
 
@@ -428,28 +440,28 @@ def cfs_genetic(
     p_co: float = CROSSOVER_PROBABILITY,
     p_mu: float = MUTATION_PROBABILITY,
 ) -> CfsGaResult:
-    """Return the set that CFS-GA finds (Algorithm 4).
+    """Search for the set of the largest merit by CFS-GA (Algorithm 4).
 
     Guarantee: the set is not empty, and depends on the arguments alone.
 
     Args:
-        to_class: As of `greedy`.
-        between: As of `greedy`.
-        generator: All its randomness.
-        population: k, sets a generation.
-        generations: l, how often a generation is followed by another.
-        alpha: Share of the fittest that become parents.
-        p_co: Probability of a crossover.
+        to_class: Correlation of each feature with the class, (d,), in [0, 1].
+        between: Correlation of each pair of features, (d, d), in [0, 1] and symmetric.
+        generator: Random generator of the whole search.
+        population: Number of sets per generation, k, 2 or more.
+        generations: Number of generations after the first, l, 1 or more.
+        alpha: Fraction of the fittest sets that become parents, in (0, 1].
+        p_co: Probability of a crossover, in [0, 1].
         p_mu: Probability of a mutation; p_co + p_mu is at most 1.
 
     Raises:
-        UsageError: Other shapes, or numbers that `Evolution` refuses.
+        UsageError: Other shapes, or numbers that `Evolution` rejects.
 
     Cost: none; `to_class` and `between` are released or public already. (l + 1) k merits.
     """
     to_class, between = _check_uncertainties(to_class, between)
     evolution = Evolution(population=population, alpha=alpha, p_co=p_co, p_mu=p_mu)
-    generation = evolution.begin(len(to_class), generator)
+    generation = evolution.first_generation(len(to_class), generator)
     fitness = compute_merits(generation.masks, to_class, between)
     best = [float(fitness.max())]
     for _ in range(check_positive_integer("generations", generations)):
@@ -474,15 +486,15 @@ def _check_uncertainties(to_class: npt.ArrayLike, between: npt.ArrayLike) -> tup
 PRINTED_CLAIM = PublishedBound(
     value=2.31,
     source="Bao et al., CFS-Greedy and CFS-GA",
-    verdict="not a bound for this run: printed for the paper's settings, not reproduced from its "
+    verdict="not a bound for this run: printed for the paper's settings, not reproducible from its "
     "text, and without the training of the released model",
     formula="none is stated",
 )
-"""The paper's figure for the choice of features."""
+"""Privacy cost that the paper prints for the selection of features."""
 
 
 class MeritSelector(Selector):
-    """What CFS-Greedy and CFS-GA share: the noisy uncertainties that merits are made of."""
+    """Base class of CFS-Greedy and CFS-GA: releases the noisy uncertainties for merits."""
 
     share: ClassVar[float | None] = SELECTION_SHARE
     accepts_search_share: ClassVar[bool] = True
@@ -490,26 +502,27 @@ class MeritSelector(Selector):
     merits: str
 
     def check(self, form: DataMetadata) -> None:
-        """Refuse entropies of an unknown number of columns, or without noise."""
+        """Raise UsageError for entropies of an unknown number of columns, or on public data."""
         if self.merits == "tables":
             return
         if form.schema.undeclared:
             raise UsageError(
-                "Noisy entropies are one release for each pair of features, so their number must "
-                "be known: declare the schema, or take `merits=tables`."
+                "`merits=entropies` requires a declared schema, because each pair of features is a "
+                "release: declare it, or use `merits=tables`."
             )
         if form.public:
             raise UsageError(
-                "`merits=entropies` is a way to add noise, and `search_on=` has none: leave it out."
+                "`merits=entropies` adds noise, but selection on public data (`search_on=`) is "
+                "exact: remove it."
             )
 
     def describe_with_merits(self, *, public: bool) -> str:
-        """Return what it does, with its merits."""
+        """Describe the method with its source of merits."""
         words = self.public_description if public else self.description
         return words.replace("tables", self.merits)
 
     def lines(self, form: DataMetadata, trainer: type[Trainer]) -> tuple[LineTemplate, ...]:
-        """Return one Gaussian release of all tables, or every entropy: the paper's way."""
+        """Return one Gaussian release of all tables, or all entropies (the paper's mechanism)."""
         if self.merits == "tables":
             return (LineTemplate(name=TABLES_LINE, knob=GAUSSIAN_NOISE),)
         count = NoisyEntropies(epsilon=1.0, attributes=make_attributes(form.schema)).count
@@ -522,7 +535,7 @@ class MeritSelector(Selector):
     def claims(
         self, form: DataMetadata, trainer: type[Trainer], noises: Mapping[str, float], delta: float
     ) -> list[PublishedBound]:
-        """Return the paper's printed figure, and what noisy entropies cost by its formulas."""
+        """Return the paper's printed bound, and the bound of noisy entropies by its formulas."""
         if self.merits == "tables":
             return [PRINTED_CLAIM]
         attributes = make_attributes(form.schema)
@@ -530,7 +543,12 @@ class MeritSelector(Selector):
         return [entropies.claim(n=form.split.trial_size, delta=delta), PRINTED_CLAIM]
 
     def uncertainties(self, reads: RecordAccess, stream: Stream) -> tuple[Values, Values, float]:
-        """Return symmetrical uncertainties: with the target, with each other; what noise shows."""
+        """Release symmetrical uncertainties.
+
+        Returns:
+            With the target (d,), between features (d, d), and the quantile that irrelevant features
+            reach.
+        """
         attributes = make_attributes(reads.schema)
         if reads.public:
             with reads.open_line(TABLES_LINE) as records:
@@ -542,7 +560,7 @@ class MeritSelector(Selector):
             with reads.open_line(TABLES_LINE) as records:
                 exact = attributes.count_pairs(records)
                 noisy = tables.release(exact, attributes, stream.child("tables"))
-            # The same noise on tables of independent columns, made of the release: free.
+            # The same noise on simulated tables of independent columns: free post-processing.
             apart = noisy.simulate_independent(attributes, stream.child("independent").generator())
             blank = tables.release(apart, attributes, stream.child("blank"))
             shown = compute_symmetrical_uncertainty(blank, attributes)[0]
@@ -563,14 +581,16 @@ class MeritSelector(Selector):
 @SELECTORS.register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CFSGreedy(MeritSelector, SizedSelector):
-    """Adds one feature after another.
+    """Correlation-based selection that adds one feature after another.
 
     Args:
-        size: How many features, or whole columns; None takes where the merit is largest.
-        merits: "tables" (Gaussian noise on all contingency tables) or "entropies" (Laplace noise
-            on every entropy, the paper's way).
-        until_no_gain: Stop at the first feature that does not raise the merit, where it may rise
-            again later.
+        size: Number of features, or of whole columns, 1 or above; None: the number with the largest
+            merit.
+        merits: Release for the merits: "tables" (Gaussian noise on all contingency tables) or
+            "entropies" (Laplace noise on every entropy, as in the paper).
+        until_no_gain: Whether selection stops at the first feature that does not raise the merit,
+            even
+            if the merit rises again later.
     """
 
     name: ClassVar[str] = "cfs-greedy"
@@ -588,17 +608,17 @@ class CFSGreedy(MeritSelector, SizedSelector):
             raise UsageError(f"until_no_gain is {self.until_no_gain!r}: expected true or false.")
         if self.until_no_gain and self.size is not None:
             raise UsageError(
-                f"until_no_gain is set beside k, which is {self.size}: either says how many "
-                "features are chosen. Leave one out."
+                f"until_no_gain and k ({self.size}) both set the number of features: remove one of "
+                "them."
             )
         SizedSelector.__post_init__(self)
 
     def describe(self, *, public: bool = False) -> str:
-        stops = ", until one raises the merit no more" if self.until_no_gain else ""
+        stops = ", until the merit no longer rises" if self.until_no_gain else ""
         return self.describe_with_merits(public=public) + stops + self.describe_changes("size")
 
     def choose(self, reads: RecordAccess, stream: Stream) -> SelectionResult:
-        """Return the first features of the order of adding."""
+        """Choose the first features of the order of adding."""
         return self.choose_by_uncertainties(
             reads.means, reads.columns, *self.uncertainties(reads, stream)
         )
@@ -606,15 +626,16 @@ class CFSGreedy(MeritSelector, SizedSelector):
     def choose_by_uncertainties(
         self, means: Values, columns: Any, to_class: Values, between: Values, blank: float
     ) -> SelectionResult:
-        """Return the choice by uncertainties.
+        """Choose features by their uncertainties.
 
         Args:
-            means: Of all features, (d,).
-            columns: Which column each feature belongs to, (d,), where as many columns as the choice
-                has a size are to be chosen; None chooses as many features.
+            means: Means of all features, (d,).
+            columns: Column index of each feature, (d,), if `size` counts whole columns; None: it
+                counts
+                features.
             to_class: Uncertainty of each feature with the target, (d,).
-            between: Of each with each other, (d, d).
-            blank: See `Chosen`.
+            between: Uncertainty of each pair of features, (d, d).
+            blank: Uncertainty that about one in ten irrelevant features exceeds.
         """
         order = cfs_greedy(to_class, between, until_no_gain=self.until_no_gain)
         if self.size is not None:
@@ -632,11 +653,12 @@ class CFSGreedy(MeritSelector, SizedSelector):
 @SELECTORS.register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CFSGenetic(MeritSelector, EvolvingSelector):
-    """Evolves sets by their merit, which costs nothing: so there are many.
+    """Correlation-based selection by a genetic algorithm with a large population.
 
     Args:
-        merits: As of `CFSGreedy`.
-        population: k, like generations (l), alpha, p_co and p_mu: see `Evolution`.
+        merits: Release for the merits: "tables" or "entropies", see `CFSGreedy`.
+        population: Number of sets per generation, k; generations (l), alpha, p_co and p_mu are the
+            parameters of `Evolution`.
     """
 
     name: ClassVar[str] = "cfs-ga"
@@ -660,13 +682,13 @@ class CFSGenetic(MeritSelector, EvolvingSelector):
         return self.describe_with_merits(public=public) + self.describe_evolution()
 
     def choose(self, reads: RecordAccess, stream: Stream) -> SelectionResult:
-        """Return the fittest set of the last generation."""
+        """Choose the fittest set of the last generation."""
         return self.choose_by_uncertainties(reads.means, *self.uncertainties(reads, stream), stream)
 
     def choose_by_uncertainties(
         self, means: Values, to_class: Values, between: Values, blank: float, stream: Stream
     ) -> SelectionResult:
-        """Return the choice by uncertainties; see `CFSGreedy.found`."""
+        """Choose features by their uncertainties; arguments as for `CFSGreedy`."""
         found = cfs_genetic(
             to_class, between, generator=stream.child("genetic").generator(),
             generations=self.generations, **asdict(self.evolution),

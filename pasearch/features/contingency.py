@@ -1,19 +1,19 @@
-"""Contingency tables of all pairs of columns, in one noisy release, and what features share.
+"""Contingency tables of all pairs of columns, in one noisy release, and dependence of features.
 
 A column is a discrete variable, and every record falls in one cell of the table of each pair:
 
-    n_ij(a, b) = how many records have code a in column i and code b in column j
+    n_ij(a, b) = number of records with code a in column i and code b in column j
     release      n_ij(a, b) + N(0, sigma^2 T) in every cell of all T tables      sensitivity sqrt(T)
     SU(x, y)   = 2 (H(x) + H(y) - H(x, y)) / (H(x) + H(y))                       0: one is constant
 
-A feature of an encoded record (an indicator of one code, or the number itself in its bins) is a
-function of its column's code, so its tables are sums of cells: one release serves every feature,
-every set of features and every merit. All that follows the release is post-processing:
+A feature of an encoded record (an indicator of one code, or a binned number) is a function of its
+column's code, so its tables are sums of cells. One release serves every feature, every set of
+features and every merit. All later steps are post-processing:
 
-1. The tables are made to agree on how many records there are and how many have each code.
-2. Noise looks like dependence: independent columns with noise of deviation s in a cell have about
-   s^2 / (2 ln 2 N n(a, b)) bits too much. What a table has beyond independence is shrunk by what
-   noise of the known size would show.
+1. The tables are adjusted to a common number of records and common marginals.
+2. Noise looks like dependence: independent columns with noise of standard deviation s in a cell
+   show about s^2 / (2 ln 2 N n(a, b)) bits too much. Deviations from independence are shrunk by
+   the amount that noise of the known size would show.
 
 Source: Bao et al. Section VIII-B (CFS); Hall 1999 (the measure); Barak et al. 2007 (consistent
 tables). Proof: docs/guarantees/contingency-tables.md.
@@ -42,15 +42,17 @@ from pasearch.runs.sums import GaussianRelease, GaussianSum
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attribute:
-    """What is public about one column as a discrete variable.
+    """Public metadata of one column as a discrete variable.
 
     Args:
-        name: Of the column; of a text's, the column and the word.
-        size: How many codes there are: 0 .. size - 1.
-        reads: How a code comes from the record: `one-hot` (the place of the 1), `binned` (the same,
-            behind the scaled number), `cut` (the scaled number's bin, and whether it is missing),
-            `flag` (0 or 1), `class` or `target` (of y).
-        features: For each of its features, in the record's order, which value it has at each code.
+        name: Name of the column; for a text column, of the column and the word.
+        size: Number of codes: 0 .. size - 1.
+        encoding: Rule for a record's code: `one-hot` (index of the 1), `binned` (the same, after
+            the
+            scaled number), `cut` (bin of the scaled number, and whether it is missing), `flag` (0
+            or
+            1), `class` or `target` (from y).
+        features: Value at each code, for each feature of the column in the record's order.
     """
 
     name: str
@@ -59,10 +61,10 @@ class Attribute:
     features: tuple[tuple[int, ...], ...] = ()
 
     def codes(self, block: np.ndarray) -> np.ndarray:
-        """Return the code of every record, whatever stands in the block: one of 0 .. size - 1.
+        """Return the code of every record, for any values: one of 0 .. size - 1.
 
         Args:
-            block: (n, features) of the encoded records; of a target (n, 1), y.
+            block: (n, features) columns of the encoded records; for a target (n, 1), y.
         """
         if self.encoding == "one-hot":
             return block.argmax(axis=1)
@@ -83,55 +85,57 @@ class Attributes:
     """All columns as discrete variables, the target last: public.
 
     Args:
-        items: One for each column, or word of a text.
+        items: Discrete variables, one per column or per word of a text column.
     """
 
     items: tuple[Attribute, ...]
 
     def __post_init__(self) -> None:
         if not len(self.items) > 1:
-            raise UsageError("There is no column beside the target: expected one that is used.")
+            raise UsageError(
+                "The table has no column besides the target: at least one must not be ignored."
+            )
         if not sum(self.sizes) <= MAX_CODES:
             raise UsageError(
-                f"The columns have {sum(self.sizes):,} codes together: expected at most "
-                f"{MAX_CODES:,}, as the tables of all pairs have that many squared. Ignore "
-                "columns, or declare fewer categories, words or bins."
+                f"The columns have {sum(self.sizes):,} codes in total: expected at most "
+                f"{MAX_CODES:,}, because the tables of all pairs have the square of it as cells. "
+                "Ignore columns, or declare fewer categories, words or bins."
             )
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the columns, (m,)."""
+        """Names of the columns, (m,)."""
         return tuple(each.name for each in self.items)
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """How many codes each column has, (m,)."""
+        """Number of codes of each column, (m,)."""
         return tuple(each.size for each in self.items)
 
     @property
     def width(self) -> int:
-        """How many features an encoded record has, d."""
+        """Number of features of an encoded record, d."""
         return sum(len(each.features) for each in self.items)
 
     @cached_property
     def starts(self) -> np.ndarray:
-        """Where the codes of each column begin among all codes, (m,)."""
+        """Index of each column's first code among all codes, (m,)."""
         return np.cumsum((0, *self.sizes[:-1]))
 
     @cached_property
     def owners(self) -> np.ndarray:
-        """Which column each code belongs to, (S,)."""
+        """Column index of each code, (S,)."""
         return np.repeat(np.arange(len(self.items)), self.sizes)
 
     def codes(self, x: Any, y: Any, valid: Any) -> np.ndarray:
         """Return the codes of encoded records.
 
-        Guarantee: a record's codes depend on itself alone, and a null record's are all -1.
+        Guarantee: a record's codes depend on this record alone; all codes of a null record are -1.
 
         Args:
-            x: (n, d) or (n, *shape) in [0, 1], as `Records` holds them behind no front end.
+            x: (n, d) or (n, *shape) features in [0, 1], encoded without a front end.
             y: (n,) classes, or numbers in [0, 1].
-            valid: (n,) False marks a null record.
+            valid: (n,) False for a null record.
 
         Returns:
             (n, m) int16, the target last.
@@ -143,8 +147,8 @@ class Attributes:
         rows = rows.reshape(len(rows), -1)
         if rows.shape[1] != self.width:
             raise UsageError(
-                f"The records have {rows.shape[1]} features: expected {self.width}, as the schema "
-                "encodes them, behind no front end."
+                f"The records have {rows.shape[1]} features: expected {self.width}, the schema's "
+                "encoding without a front end."
             )
         found, start = np.empty((len(rows), len(self.items)), np.int16), 0
         for place, each in enumerate(self.items[:-1]):
@@ -156,28 +160,28 @@ class Attributes:
         return found
 
     def encode_parts(self, records: Records) -> Iterator[np.ndarray]:
-        """Go through the codes of open records, part by part.
+        """Iterate over the codes of open records, part by part.
 
         Args:
-            records: Behind no front end.
+            records: Records encoded without a front end.
         """
         for part in records.parts():
             yield self.codes(part.x, part.y, part.valid)
 
     def count_pairs(self, records: Records) -> JointCounts:
-        """Return all tables of open records: private."""
+        """Count all tables of open records: private."""
         return reduce(add, (count_tables(codes, self) for codes in self.encode_parts(records)))
 
 
 MAX_CODES = 2**14
-"""The most codes of all columns: 2 GiB of tables."""
+"""Maximum number of codes of all columns: 2 GiB of tables."""
 
 
 def make_attributes(schema: AnySchema) -> Attributes:
-    """Return what is public about every column as a discrete variable.
+    """Describe every column as a discrete variable: public.
 
     Args:
-        schema: Complete. Of arrays, each feature is a number with `BINS` bins of equal width.
+        schema: Complete schema. Each feature of an array is a number with ten bins of equal width.
     """
     if isinstance(schema, Schema):
         names = schema.names or tuple(f"feature {i + 1}" for i in range(math.prod(schema.shape)))
@@ -208,7 +212,7 @@ def _attributes_of_column(column: Column) -> list[Attribute]:
         ]
     edges = column.edges
     size = len(edges) + 2 if edges else DEFAULT_BINS + 1
-    # A missing number is encoded as the lower bound is.
+    # A missing number has the encoding of the lower bound.
     low = int(np.searchsorted(edges, column.low or 0.0, side="right")) if edges else 0
     number = (*range(size - 1), low)
     told = _indicator_codes(size)
@@ -235,12 +239,13 @@ def _indicator_codes(size: int) -> tuple[tuple[int, ...], ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class JointCounts:
-    """How many records have each pair of codes: the tables of all pairs of columns in one matrix.
+    """Contingency tables of all pairs of columns, in one matrix.
 
     Args:
-        counts: (S, S) float64, symmetric, S codes of all columns; a column's block with itself is
-            diagonal.
-        slots: How many records were looked at, null ones included: public.
+        counts: (S, S) float64, symmetric, for S codes of all columns; the block of a column with
+            itself
+            is diagonal.
+        slots: Number of counted records, null records included: public.
     """
 
     counts: Array
@@ -252,9 +257,10 @@ class JointCounts:
     def simulate_independent(
         self, attributes: Attributes, generator: np.random.Generator
     ) -> JointCounts:
-        """Return tables of columns with these marginals that tell nothing of each other.
+        """Simulate tables of independent columns with these marginals.
 
-        As many records are drawn, about: each cell has a deviation of the root of its count.
+        Each cell has a standard deviation of the square root of its count, like a sample of this
+        size.
         """
         marginals = self.counts.diagonal()
         total = max(1.0, float(marginals[: attributes.sizes[0]].sum()))
@@ -266,15 +272,15 @@ class JointCounts:
 
 
 def count_tables(codes: np.ndarray, attributes: Attributes) -> JointCounts:
-    """Return all tables at once, exact.
+    """Count all tables exactly.
 
     Guarantee: a record adds 1 to one cell of each table; a null record adds nothing.
 
     Args:
-        codes: (n, m), as `Attributes.codes` returns them: private.
-        attributes: Their columns.
+        codes: (n, m) codes, see `Attributes.codes`: private.
+        attributes: Columns of the codes.
 
-    Cost: nothing by itself: the counts are as private as the records.
+    Cost: none by itself: the counts are as private as the records.
     """
     sizes, starts = attributes.sizes, attributes.starts.tolist()
     counts = np.zeros((sum(sizes), sum(sizes)))
@@ -292,31 +298,32 @@ def count_tables(codes: np.ndarray, attributes: Attributes) -> JointCounts:
 
 
 class ContingencyTables(GaussianRelease):
-    """All tables of pairs of columns, with Gaussian noise: one release.
+    """Gaussian release of all tables of pairs of columns.
 
     Guarantee: `release` costs `event` for the counts of records, as far as float64 noise is
-    Gaussian: a record is in one cell of each of T tables, so the tables / sqrt(T) move by 1 in L2.
-    The noise multiplier is the noise's standard deviation / sqrt(T), in records.
+    Gaussian: a record is in one cell of each of T tables, so the tables / sqrt(T) change by 1 in
+    L2.
+    The noise multiplier is the standard deviation of the noise / sqrt(T), in records.
     """
 
     __slots__ = ()
 
     def tables(self, attributes: Attributes) -> int:
-        """Return how many tables are released, T."""
+        """Return the number of released tables, T."""
         m = len(attributes.items)
         return m * (m - 1) // 2
 
     def standard_deviation(self, attributes: Attributes) -> float:
-        """Return the noise of one cell, in records."""
+        """Return the standard deviation of a cell's noise, in records."""
         return self.noise_multiplier * math.sqrt(self.tables(attributes))
 
     def release(self, joint: JointCounts, attributes: Attributes, stream: Stream) -> JointCounts:
-        """Return the tables with noise, made consistent, nowhere negative, and shrunk.
+        """Release the tables with noise, made consistent and nonnegative, and shrunk.
 
         Args:
-            joint: Of all records, exact: private.
-            attributes: Their columns.
-            stream: The release's own randomness; the noise's key contains the counts.
+            joint: Exact counts of all records: private.
+            attributes: Columns of the counts.
+            stream: Random stream of this release alone; the noise's key contains the counts.
 
         Cost: `event`, on every partition that was counted; charge it first.
         """
@@ -332,17 +339,17 @@ class ContingencyTables(GaussianRelease):
 
 
 FITTING_ROUNDS = 20
-"""How often rows and columns are fitted to the marginals in turn."""
+"""Number of rounds that fit rows, then columns, to the marginals."""
 
 MAX_SPECTRAL_CODES = 2000
-"""The most codes for which eigenvalues are taken: their time grows as the cube."""
+"""Maximum number of codes with an eigendecomposition: its time is cubic in them."""
 
 MIN_KEPT_FRACTION = 0.1
-"""What is kept of a table that noise alone would explain: so much that columns keep an order."""
+"""Minimum factor of a table below the noise level, so that columns can still be ranked."""
 
 
 class _TableDenoiser:
-    """Post-processing of noisy tables; no record is looked at."""
+    """Post-processing of noisy tables; reads no record."""
 
     __slots__ = ("_others", "_owners", "_sizes", "_starts")
 
@@ -352,16 +359,19 @@ class _TableDenoiser:
         self._others = 1.0 - np.eye(len(self._sizes))
 
     def make_consistent(self, noisy: Array, deviation: float, slots: int) -> Array:
-        """Return tables with common marginals, nowhere negative, shrunk towards independence.
+        """Return tables with common marginals, nonnegative, shrunk towards independence.
 
-        The noisy ones, (S, S), are 0 of a column with itself; a cell's noise has the deviation.
+        Args:
+            noisy: Noisy tables, (S, S); 0 for a column with itself.
+            deviation: Standard deviation of a cell's noise, records.
+            slots: Number of records, null records included.
         """
         total, marginals = self._estimate_marginals(noisy, slots)
         independent = np.outer(marginals, marginals) / total
         own = np.diag(marginals) - independent
         beyond = np.where(self._is_diagonal, own, self._centre_tables(noisy - independent))
         kept = np.where(self._is_diagonal, own, self._shrink_tables(beyond, deviation))
-        # No cell can hold more records than its row or column, nor fewer than both leave over.
+        # Frechet bounds of a cell, from its row and column marginals.
         most = np.minimum(marginals[:, None], marginals)
         least = np.maximum(0.0, marginals[:, None] + marginals - total)
         fitted = self._fit_marginals(np.clip(independent + kept, least, most), marginals)
@@ -369,26 +379,27 @@ class _TableDenoiser:
 
     @property
     def _is_diagonal(self) -> np.ndarray:
-        """Which entries are of a column with itself, bool (S, S)."""
+        """True for entries of a column with itself, bool (S, S)."""
         return self._owners[:, None] == self._owners
 
     def _sum_by_column(self, entries: Array) -> Array:
-        """Return the sums of a matrix over the codes of each column, (rows, m)."""
+        """Sum a matrix over the codes of each column, (rows, m)."""
         return np.add.reduceat(entries, self._starts, axis=1)
 
     def _sum_by_table(self, entries: Array) -> Array:
-        """Return the sum of each table, (m, m)."""
+        """Sum each table, (m, m)."""
         return np.add.reduceat(self._sum_by_column(entries), self._starts, axis=0)
 
     def _expand_tables(self, tables: Array) -> Array:
-        """Return a number of each table in all its cells, (S, S)."""
+        """Copy one number per table to all its cells, (S, S)."""
         return tables[self._owners][:, self._owners]
 
     def _estimate_marginals(self, noisy: Array, slots: int) -> tuple[float, Array]:
-        """Return how many records there are, and how many have each code.
+        """Estimate the number of records, and the number with each code.
 
-        Each table tells both, the smaller the better (its noise is that of as many cells as are
-        added up): means, weighted by 1 / variance.
+        Each table estimates both; the estimates are averaged with weights 1 / variance. The
+        variance is
+        proportional to the number of cells that are summed.
         """
         weight = self._others / np.outer(self._sizes, self._sizes)
         total = float((weight * self._sum_by_table(noisy)).sum() / weight.sum())
@@ -399,17 +410,19 @@ class _TableDenoiser:
         return total, np.concatenate([_project_onto_simplex(part, total) for part in parts])
 
     def _centre_tables(self, entries: Array) -> Array:
-        """Return the tables with rows and columns that add up to 0: the nearest such tables."""
+        """Project each table onto tables whose rows and columns sum to 0."""
         rows = self._sum_by_column(entries) / self._sizes
         both = self._expand_tables(self._sum_by_table(entries) / np.outer(self._sizes, self._sizes))
         return entries - rows[:, self._owners] - rows.T[self._owners] + both
 
     def _shrink_tables(self, beyond: Array, deviation: float) -> Array:
-        """Return what the tables have beyond independence, less what noise would show.
+        """Shrink the deviations from independence by the expected noise.
 
-        Twice. A table's sum of squares is larger by (rows - 1) (columns - 1) s^2 with noise of
-        deviation s than without. And all tables are one covariance matrix of S indicators: it has
-        no eigenvalue below 0, and noise makes eigenvalues up to 2 s sqrt(S).
+        There are two factors. A table's sum of squares is larger by (rows - 1) (columns - 1) s^2
+        with noise
+        of standard deviation s. And all tables form one covariance matrix of S indicators: it has
+        no
+        negative eigenvalue, and noise causes eigenvalues up to 2 s sqrt(S).
         """
         noise = deviation**2 * np.outer(self._sizes - 1, self._sizes - 1)
         squares = self._sum_by_table(beyond**2)
@@ -424,7 +437,7 @@ class _TableDenoiser:
         return (vectors * values) @ vectors.T * share
 
     def _fit_marginals(self, tables: Array, marginals: Array) -> Array:
-        """Return the tables with the marginals, by iterative proportional fitting."""
+        """Fit the tables to the marginals by iterative proportional fitting."""
         upper = self._owners[:, None] < self._owners
         for _ in range(FITTING_ROUNDS):
             tables = self._fit_rows(tables, marginals)
@@ -440,7 +453,7 @@ class _TableDenoiser:
 
 
 def _project_onto_simplex(values: Array, total: float) -> Array:
-    """Return the nearest numbers, 0 or above, that add up to the total."""
+    """Project onto nonnegative numbers that sum to the total."""
     falling = np.sort(values)[::-1]
     excess = (np.cumsum(falling) - total) / np.arange(1, len(values) + 1)
     return np.maximum(values - excess[np.flatnonzero(falling > excess)[-1]], 0.0)

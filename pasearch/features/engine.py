@@ -1,12 +1,12 @@
-"""Running a feature selection: estimate the means, choose, train, test; each read under its charge.
+"""Execution of a feature selection: release means, select, train, test; each read is charged first.
 
-The engine keeps no state: every release is a function of the run's keys and of the records, so a
-resumed run computes the same again, and the ledger's keys make it cost nothing twice.
+The engine keeps no state. Every release is a function of the run's keys and of the records, so a
+resumed run computes the same values, and the ledger's keys prevent a second charge.
 
-A choice on public records of the same form is exact and free. There, sets are compared as an
-architecture search on public data compares networks: each by a model that is trained on the public
-records the way the private one will be, with noise that gives the same signal (mu n, or epsilon n),
-and exact points on held-out records. So a set that noise hurts loses here too.
+A selection on public records with the same metadata is exact and free. It compares sets as an
+architecture search on public data compares networks. Each set trains a model on public records as
+the private one will be trained, with noise that gives the same signal (mu n, or epsilon n). Exact
+scores on held-out records then penalise sets that noise hurts.
 
 Source: Bao et al., sections V-B and VIII-B; docs/rules.md, rules 1, 4, 8, 10 to 12. Proof:
 docs/guarantees/feature-selection.md.
@@ -52,16 +52,16 @@ from pasearch.training.metrics import Metric, Score, find_default_metric
 
 @dataclass(frozen=True, kw_only=True)
 class PublicRecordAccess(RecordAccess):
-    """Declared-public records, and how the private model will be trained.
+    """Access to declared-public records; models are trained as the private one will be.
 
     Args:
-        dataset: Declared public, of the private data's form.
-        schema: The private data's, complete: it says what values mean.
-        means: Of the private records, released; see `RecordAccess`.
-        columns: See there.
-        trainer: Of the final training.
-        slots: How many private slots that reads.
-        metric: By what models are scored.
+        dataset: Declared-public records with the metadata of the private data.
+        schema: Complete schema of the private data, which encodes the public records.
+        means: Released means of the private records' features, (d,).
+        columns: Column index of each feature, (d,), if whole columns are selected; else None.
+        trainer: Training method of the final model.
+        slots: Number of private training records, null records included.
+        metric: Metric of the models' scores.
 
     Raises:
         UnchargedReadError: Data that was not declared public.
@@ -82,17 +82,17 @@ class PublicRecordAccess(RecordAccess):
         return replace(self.dataset, schema=self.schema).all_records(None)
 
     def open_line(self, line: str, *keys: str) -> AbstractContextManager[Records]:
-        """Return all records: there is nothing to charge."""
+        """Return all records; public records are not charged."""
         return nullcontext(self._records)
 
     def noise(self, line: str) -> float:
-        """Refuse: there is none."""
+        """Raise AssertionError: public records have no noise."""
         raise AssertionError(f"{line} has no noise on public records")
 
     def train_sets(
         self, sets: Array, trials: Sequence[str], keys: Iterable[str]
     ) -> list[LinearModel]:
-        """Return a model on each set, as strong as the private one will be."""
+        """Train a model on each set, with the signal of the private training."""
         train, _ = self._held_out
         source = Keys.from_seed(0)
         streams = [source.stream("public", trial) for trial in trials]
@@ -102,7 +102,7 @@ class PublicRecordAccess(RecordAccess):
     def score_models(
         self, models: Sequence[LinearModel], trials: Sequence[str], keys: Iterable[str]
     ) -> list[int]:
-        """Return the models' exact points on records that they have not seen."""
+        """Count the models' exact scores on held-out records."""
         seen = self._held_out[1]
         counts = count_for_models(models, seen, self.metric)
         return [self.metric.points(own, len(seen)) for own in counts]
@@ -113,25 +113,25 @@ class PublicRecordAccess(RecordAccess):
 
     @cached_property
     def _held_out(self) -> tuple[Any, Any]:
-        """Return the records to train on, and those to score with."""
+        """Training records and held-out records."""
         train, held = hold_out(len(self._records))
         return self._records.take(train), self._records.take(held)
 
 
 CURVE_POINTS = 8
-"""At how many numbers of features a curve is drawn, on public data."""
+"""Number of feature counts at which a curve is measured, on public data."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeatureOutcome:
-    """What a finished run hands over.
+    """Result of a finished run.
 
     Args:
-        chosen: Which features, and how they were found.
-        model: On encoded records, behind max pooling where that is the method.
-        test: Noisy points on the test slots.
-        exact_points: The same without noise; declared-public data only.
-        curve: Accuracy by number of features, private and not; declared-public data only.
+        chosen: Selected features, and the values released by the selection.
+        model: Model on encoded records (after max pooling for method `max-pool`).
+        test: Noisy score on the test records.
+        exact_points: Exact score count; declared-public data only.
+        curve: Accuracy by number of features, with and without DP; declared-public data only.
     """
 
     chosen: SelectionResult
@@ -143,13 +143,14 @@ class FeatureOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeatureSearch(Engine):
-    """A feature selection.
+    """Engine of a feature selection.
 
     Args:
-        plan: See `Engine`.
-        columns: Which column each feature belongs to, (d,), where CFS-Greedy counts columns and
-            PAFS searches for sets of whole ones; None where each feature is by itself.
-        folder: The run's folder, which has the records while others train; None: none do.
+        plan: Calibrated plan of the run.
+        columns: Column index of each feature, (d,), if CFS-Greedy counts whole columns and PAFS
+            selects
+            whole columns; None if each feature is selected by itself.
+        folder: Folder of the run, which stores the records for worker processes; None: no workers.
     """
 
     plan: FeaturePlan
@@ -158,7 +159,7 @@ class FeatureSearch(Engine):
     _used: set[tuple[str, ...]] = field(default_factory=set, init=False, repr=False)
 
     def run(self) -> FeatureOutcome:
-        """Choose, train and test.
+        """Select, train and test.
 
         Cost: the plan's lines, each charged before its partition is opened.
         """
@@ -183,15 +184,15 @@ class FeatureSearch(Engine):
         )
 
     def choose(self) -> SelectionResult:
-        """Choose, and train no model: a plan without a final training.
+        """Select features without training a final model.
 
-        Cost: as of `run`.
+        Cost: the plan's lines, each charged before its partition is opened.
         """
         self._used.clear()
         return self._choose(self._release_means())
 
     def _release_means(self) -> Array:
-        """Return the features' means; where none are planned, the middle of [0, 1] for each."""
+        """Release the features' means; without a planned line, return 0.5 for each."""
         plan = self.plan
         if not plan.has_line(MEANS_LINE):
             return np.full(math.prod(plan.schema.shape), 0.5)
@@ -206,7 +207,7 @@ class FeatureSearch(Engine):
         return self.plan.choice.selector.choose(self.reads(means), self.keys.stream("selection"))
 
     def reads(self, means: Array) -> RecordAccess:
-        """Make the reads of the choice: private records under charge, or public ones."""
+        """Make the record access of the selection: private records under charge, or public ones."""
         schema, split = self.plan.schema, self.plan.split
         if self.public is None:
             return PrivateRecordAccess(
@@ -220,37 +221,36 @@ class FeatureSearch(Engine):
         )  # fmt: skip
 
     def _open_line(self, line: str, partition: str, *keys: str) -> AbstractContextManager[Records]:
-        """Charge a line once for each key, without one once, and open what it reads.
+        """Charge a line once per key (once without keys), and open its partition.
 
         Raises:
-            UsageError: It was opened under one of these keys: a second read would be free.
+            UsageError: The line was opened under one of these keys: a second read would be free.
         """
         self._check_unused("charge", *((line, key) for key in keys or ("once",)))
         self.progress.stage(line)
         return self.ledger.charged(line, self._select_partition(partition), key=keys or ("once",))
 
     def _check_unused(self, purpose: str, *names: tuple[str, str]) -> None:
-        """Refuse a charge that was spent, or a stream of noise that was drawn from, before."""
+        """Raise UsageError if a charge or a random stream was used before."""
         for name in names:
             if (purpose, *name) in self._used:
                 raise UsageError(
                     f"The {purpose} {' of '.join(map(repr, reversed(name)))} was used before: a "
-                    "second read or release needs a key and a name of its own, and a plan for it."
+                    "second read or release needs another key, another name and a planned line."
                 )
             self._used.add((purpose, *name))
 
     def _select_partition(self, partition: str) -> Partition:
-        """Return a partition as this method sees it."""
+        """Return a partition, after max pooling if the method uses it."""
         return self.dataset[partition].with_front_end(self._fitted_front_end)
 
     @property
     def _fitted_front_end(self) -> FittedFrontEnd | None:
-        """What every record goes through, where that is the method."""
+        """Max pooling of every record; None for no pooling."""
         pooling = self.plan.choice.selector.pooling
         return None if pooling is None else prepare_front_end(pooling, self.plan.schema.shape)
 
     def _trainer(self, line: str) -> Trainer:
-        """Make the trainer of a line."""
         schema = self.plan.schema
         return self.plan.trainer(
             noise=self.plan.noise(line), outputs=schema.outputs, regression=schema.regression,
@@ -258,10 +258,11 @@ class FeatureSearch(Engine):
         )  # fmt: skip
 
     def _measure_curve(self, means: Array, chosen: SelectionResult) -> tuple[dict[str, float], ...]:
-        """Return accuracy by number of features, at this epsilon and without noise.
+        """Measure accuracy by number of features, at this epsilon and without noise.
 
-        Only of declared-public data: it looks at their records again, for nothing. Of so many that
-        they are compact none is drawn: it would take many times as long as the run.
+        Only for declared-public data, whose records are read again for free. There is no curve for
+        compact
+        records: it would take many times as long as the run.
         """
         order = list(chosen.order)
         if not order or chosen.view.rotation is not None:
@@ -287,11 +288,15 @@ class FeatureSearch(Engine):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrivateRecordAccess(RecordAccess):
-    """Private records, each read under the charge of one of the plan's lines.
+    """Access to private records; each read is charged to one of the plan's lines.
 
     Args:
-        search: Whose plan, records, keys and ledger these are.
-        schema: See `RecordAccess`, like all others.
+        search: Engine with plan, records, keys and ledger.
+        schema: Complete schema of the records.
+        means: Released means of all features, (d,).
+        columns: Column index of each feature, (d,), if whole columns are selected; else None.
+        slots: Number of records, null records included.
+        retrained: Whether the final model is trained on records that the selection does not read.
     """
 
     search: FeatureSearch
@@ -303,18 +308,18 @@ class PrivateRecordAccess(RecordAccess):
     public = False
 
     def open_line(self, line: str, *keys: str) -> AbstractContextManager[Records]:
-        """Charge a line, and open the partition that the plan says it reads.
+        """Charge a line, and open its partition.
 
         Raises:
-            UsageError: No line of the method's own, or one that was opened under these keys.
+            UsageError: A line of another method, or one that was opened under these keys.
         """
         plan = self.search.plan
         form = DataMetadata(schema=plan.schema, split=plan.split, most=plan.most)
         own = [each.name for each in plan.choice.selector.lines(form, plan.trainer)]
         if line not in own:
             raise UsageError(
-                f"Method {plan.choice.selector.name!r} reads under {line!r}, which is none of its "
-                f"own lines: expected one of {', '.join(own)}."
+                f"Method {plan.choice.selector.name!r} opens line {line!r}, which it did not "
+                f"declare: expected one of {', '.join(own)}."
             )
         return self.search._open_line(line, plan.partition_of(line), *keys)
 
@@ -324,8 +329,9 @@ class PrivateRecordAccess(RecordAccess):
     def make_scorer(self) -> SetScorer:
         """Make the function that trains a model per feature set with DP, and scores it with noise.
 
-        Cost: the lines of candidates' trainings and of scores, once a set; second moments serve
-            all of them.
+        Cost: the lines of candidates' trainings and of scores, once per set; second moments are
+        charged
+            once for all sets.
         """
         search, solved = self.search, None
         selector = search.plan.choice.selector
@@ -362,7 +368,7 @@ class PrivateRecordAccess(RecordAccess):
             return trainer.fit_many(records, self.means, sets, streams, on_step=on_step)
 
     def _is_delegated(self, records: Records, trainer: Trainer, count: int) -> bool:
-        """Return whether the models are trained by others: of compact records they are not."""
+        """Whether worker processes train the models; never for compact records."""
         search = self.search
         compact = isinstance(records.x, CompactRows)
         fits = trainer.trains_separately and not compact and search.folder is not None
@@ -374,7 +380,7 @@ class PrivateRecordAccess(RecordAccess):
         self, records: Records, trainer: Trainer, sets: Array, streams: Sequence[Stream],
         each: int, room: int,
     ) -> list[LinearModel]:  # fmt: skip
-        """Return the models of sets, trained side by side on open records."""
+        """Train the models of all sets in worker processes, on open records."""
         search = self.search
         assert search.folder is not None
         device = "cuda" if search.executor.gpus else "cpu"
@@ -395,7 +401,7 @@ class PrivateRecordAccess(RecordAccess):
         self, models: Sequence[LinearModel], trials: Sequence[str], keys: Iterable[str]
     ) -> list[int]:
         noise = self.search.plan.score
-        assert noise is not None, "the plan solved no noise for scores"
+        assert noise is not None, "the plan has no line for scores"
         with self.open_line(SCORES_LINE, *self._check_keys("score", trials, keys)) as records:
             metric, slots = self.search.plan.score_metric, len(records)
             counts = count_for_models(models, records, metric)
@@ -408,16 +414,16 @@ class PrivateRecordAccess(RecordAccess):
     def _check_keys(
         self, purpose: str, trials: Sequence[str], keys: Iterable[str]
     ) -> tuple[str, ...]:
-        """Return the keys; refuse fewer than trials, but where a theorem is for all of them.
+        """Return the keys; require one key per trial, except for repeat-and-select.
 
-        Noise is drawn by a trial's name: two releases of one name would share theirs.
+        The noise stream is derived from a trial's name, so two releases must not share a name.
         """
         self.search._check_unused("noise", *((purpose, trial) for trial in trials))
         keys, selector = tuple(keys), self.search.plan.choice.selector
         if len(keys) != len(trials) and selector.selection_rule != "repeat-and-select":
             raise UsageError(
-                f"Method {selector.name!r} charges {len(trials)} candidates {len(keys)} times, and "
-                f"its selection rule, {selector.selection_rule!r}, pays for one a charge: give "
-                "each a key of its own."
+                f"Method {selector.name!r} charges {len(trials)} candidates {len(keys)} times. "
+                f"Selection rule {selector.selection_rule!r} requires one charge per candidate: "
+                "give each a different key."
             )
         return keys

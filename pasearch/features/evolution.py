@@ -1,17 +1,18 @@
-"""Sets of features that evolve: the operators of Algorithm 4, for any fitness, as explicit state.
+"""Genetic search over sets of features: the operators of Algorithm 4, with explicit state.
 
-    begin     k sets, uniform among the 2^d - 1 that are not empty
-    tell      parents = the fittest alpha share; each of the k children is, S1 and S2 two of them,
-                  crossover(S1, S2)   with probability p_co       each feature from either, 1/2
-                  mutate(S1)          with probability p_mu       each feature flipped, 1/d
-                  S1                  otherwise
+    first_generation  k sets, uniform among the 2^d - 1 nonempty sets
+    tell              parents = the fittest fraction alpha; each of the k children is, with S1 and
+                      S2 two of them,
+                      crossover(S1, S2)   with probability p_co       each feature from either, 1/2
+                      mutate(S1)          with probability p_mu       each feature flipped, 1/d
+                      S1                  otherwise
 
-A child without features is S1 instead, so no set is ever empty. Nothing is hidden: a generation is
-a value, and randomness is an argument. CFS-GA tells it merits;
-PAFS tells it what a privately trained model got right, which comes from outside. A set seen before
-need not be trained again: `unseen` and `recalled` look a set up by its label.
+A child without features is replaced by S1, so no set is empty. A generation is an immutable value,
+and randomness is an argument. The fitness is merit for CFS-GA, and the number of correct
+predictions of a privately trained model for PAFS. `find_unseen` and `look_up_fitness` avoid the
+second training of a known set.
 
-Source: Bao et al., section VIII-B, Algorithm 4. Our reading of it: docs/features.md.
+Source: Bao et al., section VIII-B, Algorithm 4. Interpretation: docs/features.md.
 """
 
 from __future__ import annotations
@@ -28,20 +29,21 @@ from pasearch.errors import UsageError
 from pasearch.features.selector import Selector
 
 Masks = npt.NDArray[np.bool_]
-"""Sets of features, (p, d): a row is a set, True where it has the feature."""
+"""Sets of features, (p, d): a row is a set, True for its members."""
 
-PARENT_FRACTION, CROSSOVER_PROBABILITY, MUTATION_PROBABILITY = 0.03, 0.8, 0.2
-"""Original to this project, measured on noise-free merits of Adult
-(benchmarks/features/README.md)."""
+# Defaults original to this project: measured on noise-free merits of Adult (benchmarks/features).
+PARENT_FRACTION = 0.03  # fraction of the sets that become parents
+CROSSOVER_PROBABILITY = 0.8
+MUTATION_PROBABILITY = 0.2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Generation:
-    """One generation: what is to be scored next.
+    """Sets of one generation, to be scored next.
 
     Args:
-        number: From 0 on.
-        masks: Its sets, (k, d), two or more, none of them empty; kept read-only.
+        number: Index of the generation, 0 or above.
+        masks: Sets, (k, d), two or more, none empty; made read-only.
     """
 
     number: int
@@ -60,20 +62,21 @@ class Generation:
 
 
 MAX_POPULATION = 100_000
-"""The most sets a generation: each has a mark for every feature."""
+"""Maximum number of sets per generation, a memory limit: each set has one bool per feature."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evolution:
-    """The operators of Algorithm 4.
+    """Operators of Algorithm 4.
 
-    Guarantee: `begin` and `tell` give `population` sets, none empty, that depend on their arguments
-    alone. What they cost is what the fitness cost: they read no record.
+    Guarantee: `first_generation` and `tell` return `population` sets, none empty, that depend on
+    their
+    arguments alone. They read no record: only the fitness has a privacy cost.
 
     Args:
-        population: k, sets a generation, 2 or more.
-        alpha: Share of the fittest that become parents, in (0, 1]; two at least do.
-        p_co: Probability of a crossover.
+        population: Number of sets per generation, k, 2 or more.
+        alpha: Fraction of the fittest sets that become parents, in (0, 1]; at least two do.
+        p_co: Probability of a crossover, in [0, 1].
         p_mu: Probability of a mutation; p_co + p_mu is at most 1.
     """
 
@@ -89,20 +92,22 @@ class Evolution:
         for name in ("p_co", "p_mu"):
             object.__setattr__(self, name, check_nonnegative(name, getattr(self, name)))
         if not self.population >= 2:
-            raise UsageError("population is 1: expected 2 or above, a child has two parents.")
+            raise UsageError(
+                "population is 1: expected 2 or above, because a child has two parents."
+            )
         if not self.p_co + self.p_mu <= 1.0:
             raise UsageError(
                 f"p_co + p_mu is {self.p_co:g} + {self.p_mu:g} = {self.p_co + self.p_mu:g}: "
-                "expected at most 1, since a child is one or the other, or a copy. Lower one."
+                "expected at most 1, the probability of either. Lower one of them."
             )
 
     @property
     def parents(self) -> int:
-        """How many of a generation become parents: alpha k, rounded up, 2 at least."""
+        """Number of parents of a generation: alpha k, rounded up, at least 2."""
         return max(2, math.ceil(self.alpha * self.population - 1e-9))
 
-    def begin(self, features: int, generator: np.random.Generator) -> Generation:
-        """Return the first generation of sets of so many features."""
+    def first_generation(self, features: int, generator: np.random.Generator) -> Generation:
+        """Draw the first generation of sets of `features` features."""
         return Generation(
             0, draw_masks(self.population, check_positive_integer("features", features), generator)
         )
@@ -110,16 +115,17 @@ class Evolution:
     def tell(
         self, generation: Generation, fitness: npt.ArrayLike, generator: np.random.Generator
     ) -> Generation:
-        """Return the next generation.
+        """Compute the next generation.
 
         Args:
-            generation: What was scored.
-            fitness: Of each of its sets, (k,), the higher the better; -inf for one that failed.
-                Of equals the earlier ranks first.
-            generator: Randomness of this step, and of no other.
+            generation: Scored generation.
+            fitness: Fitness of each of its sets, (k,), higher is better; -inf for a failed one.
+                Equal
+                fitness ranks the earlier set first.
+            generator: Random generator of this step alone.
 
         Raises:
-            UsageError: The fitness has another length, or is not a number somewhere.
+            UsageError: A fitness of another length, or NaN.
         """
         order = np.argsort(-_check_fitness(fitness, generation.masks), kind="stable")
         parents = generation.masks[order[: self.parents]]
@@ -139,11 +145,11 @@ class Evolution:
 
 
 MAX_GENERATIONS = 1000
-"""The most generations of a genetic search."""
+"""Maximum number of generations of a genetic search."""
 
 
 class EvolvingSelector(Selector):
-    """What selectors share whose sets evolve: k, l, alpha, p_co and p_mu of Algorithm 4."""
+    """Base class of selectors with a genetic search: parameters of Algorithm 4."""
 
     population: int
     generations: int
@@ -158,19 +164,19 @@ class EvolvingSelector(Selector):
 
     @property
     def evolution(self) -> Evolution:
-        """The operators with these numbers."""
+        """Operators with these parameters."""
         return Evolution(
             population=self.population, alpha=self.alpha, p_co=self.p_co, p_mu=self.p_mu
         )
 
     def describe_evolution(self) -> str:
-        """Return the numbers in words."""
+        """Describe the parameters."""
         told = f"; {self.generations} generations of {self.population} sets"
         return told + self.describe_changes("alpha", "p_co", "p_mu")
 
 
 def draw_masks(count: int, features: int, generator: np.random.Generator) -> Masks:
-    """Return so many sets, uniform among those that are not empty."""
+    """Draw `count` sets, uniform among the nonempty sets."""
     masks = np.zeros((count, features), dtype=np.bool_)
     while (empty := ~masks.any(axis=1)).any():
         masks[empty] = generator.integers(2, size=(int(empty.sum()), features), dtype=np.bool_)
@@ -178,25 +184,25 @@ def draw_masks(count: int, features: int, generator: np.random.Generator) -> Mas
 
 
 def crossover(first: Masks, second: Masks, generator: np.random.Generator) -> Masks:
-    """Return children that have each feature as either parent has it, with probability 1/2."""
+    """Take each feature from either parent with probability 1/2."""
     return np.where(generator.integers(2, size=first.shape, dtype=np.bool_), first, second)
 
 
 def mutate(masks: Masks, generator: np.random.Generator) -> Masks:
-    """Return the sets with each feature put in or left out anew with probability 1/d."""
+    """Flip each feature with probability 1/d."""
     return masks ^ (generator.random(masks.shape) * masks.shape[1] < 1.0)
 
 
 def label_masks(masks: Masks) -> list[str]:
-    """Return a text for each set, the same if and only if the set is: its bits, hexadecimal."""
+    """Return a unique string for each set: its bits in hexadecimal."""
     return [row.tobytes().hex() for row in np.packbits(masks, axis=1)]
 
 
 def masks_from_labels(names: list[str], features: int) -> Masks:
-    """Return the sets of so many features that `labels` named.
+    """Parse sets of `features` features from the strings of `label_masks`.
 
     Raises:
-        UsageError: One of them is no set of so many features.
+        UsageError: A string that is not a set of `features` features.
     """
     width = -(-check_positive_integer("features", features) // 8)
     try:
@@ -205,12 +211,14 @@ def masks_from_labels(names: list[str], features: int) -> Masks:
     except ValueError:
         bits = np.ones((1, 8 * width + 1), dtype=np.bool_)
     if bits[:, features:].any():
-        raise UsageError(f"a label names no set of {features} features: expected `labels`' own.")
+        raise UsageError(
+            f"a label is not a set of {features} features: expected a result of `label_masks`."
+        )
     return bits[:, :features]
 
 
 def find_unseen(masks: Masks, known: Mapping[str, float]) -> npt.NDArray[np.intp]:
-    """Return the places of the sets whose fitness is not known, each set once, in order."""
+    """Return the indices of the sets with unknown fitness, each set once, in order."""
     names = label_masks(masks)
     new = {name: place for place, name in reversed(list(enumerate(names))) if name not in known}
     return np.array(sorted(new.values()), dtype=np.intp)
@@ -221,7 +229,7 @@ def look_up_fitness(masks: Masks, known: Mapping[str, float]) -> npt.NDArray[np.
 
     Args:
         masks: Sets, all of them known.
-        known: Fitness by label: plain JSON, so a resumed run has it too.
+        known: Fitness by label: plain JSON, so that a resumed run has it too.
     """
     return np.array([known[name] for name in label_masks(masks)], dtype=np.float64)
 

@@ -1,6 +1,7 @@
-"""Selectors that read no record: all features, random ones, and pooled pixels.
+"""Selectors that read no record: all features, random features, and max-pooled pixels.
 
-The choice depends on no record, so it costs nothing. Pooling reads one record at a time.
+The selection is independent of the records, so it costs nothing. Pooling transforms each record on
+its own.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ from pasearch.runs.keys import Stream
 @SELECTORS.register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllFeatures(Selector):
-    """Keeps every feature."""
+    """Selector that keeps every feature."""
 
     name: ClassVar[str] = "all"
-    description: ClassVar[str] = "every feature, nothing is chosen"
+    description: ClassVar[str] = "all features (no selection)"
     selection_rule: ClassVar[str] = "none"
-    no_size_reason: ClassVar[str] = "chooses nothing"
+    no_size_reason: ClassVar[str] = "keeps all features"
 
     def choose(self, reads: RecordAccess, stream: Stream) -> SelectionResult:
         return SelectionResult(view=View.of(reads.means))
@@ -43,10 +44,10 @@ class AllFeatures(Selector):
 @SELECTORS.register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RandomFeatures(SizedSelector):
-    """Draws features.
+    """Selector of features drawn uniformly at random.
 
     Args:
-        size: How many; None takes d^(2/3) of d.
+        size: Number of features, 1 or above; None: d^(2/3) of d features.
     """
 
     name: ClassVar[str] = "random"
@@ -64,20 +65,20 @@ class RandomFeatures(SizedSelector):
 
 
 MAX_POOL_SIDE = 1024
-"""The largest side of a pool, pixels."""
+"""Maximum side of a pool, pixels."""
 
 
 @SELECTORS.register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaxPooling(AllFeatures):
-    """Keeps the largest of neighbouring pixels.
+    """Max pooling of neighbouring pixels; keeps every pooled pixel.
 
     Args:
-        pool: The side of a pool, pixels.
+        pool: Side of a pool, pixels, 1 to `MAX_POOL_SIDE`.
     """
 
     name: ClassVar[str] = "max-pool"
-    description: ClassVar[str] = "neighbouring pixels pooled, nothing is chosen"
+    description: ClassVar[str] = "max pooling of neighbouring pixels (no selection)"
     pool: int = 2
 
     def __post_init__(self) -> None:
@@ -90,9 +91,12 @@ class MaxPooling(AllFeatures):
         return MaxPool(size=self.pool)
 
     def check(self, form: DataMetadata) -> None:
-        """Refuse records that are no images, or smaller than a pool."""
+        """Raise UsageError for records that are not images, or smaller than a pool."""
         if len(form.shape) == 1:
-            raise UsageError("Method 'max-pool' is for images: records here have no neighbours.")
+            raise UsageError(
+                f"Method 'max-pool' requires images; these records have shape {form.shape}. "
+                "Use another method."
+            )
         self.pooling.output_shape(form.shape)
 
     def describe(self, *, public: bool = False) -> str:

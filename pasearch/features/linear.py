@@ -1,11 +1,11 @@
-"""Private linear regression of a bounded target: one noisy matrix, and every subset from it.
+"""Private linear regression of a bounded target from one noisy matrix, for every feature subset.
 
     v_i = (x_i, 1, y_i) / T,  T = sqrt(data_norm^2 + 2), y in [0, 1];  a null record has v_i = 0
     A   = sum v_i v_i' + symmetric Gaussian noise                   released once (Analyze Gauss)
     w_S = argmin over the features S of  w'A w - 2 w'a + ridge ||w||^2         free, for any S
 
-The release serves all subsets, so a search over them costs it once. Noise may leave A with
-eigenvalues below 0: the ridge is counted from 0 or the least of them, whichever is lower.
+One release serves all subsets, so a search over them pays for it once. Noise can give A negative
+eigenvalues: the ridge is added to 0 or to the smallest eigenvalue, whichever is lower.
 
 Source: Dwork, Talwar, Thakurta and Zhang 2014 ("Analyze Gauss"); Wang 2018 (ridge by the noise).
 Proof: docs/guarantees/objective-perturbation.md.
@@ -30,34 +30,36 @@ from pasearch.runs.keys import Stream
 from pasearch.runs.sums import MAX_SUM_RECORDS, GaussianRelease, GaussianSum, clip_rows
 
 RIDGE_FACTOR = 2.0
-"""The usual ridge, in units of noise * sqrt(features + 1): by measurement, on the proof's page."""
+"""Default ridge in units of noise * sqrt(features + 1); measured, see the proof page."""
 PUBLIC_RIDGE = 1e-6
-"""The usual ridge where there is no noise, for features that depend on each other."""
+"""Default ridge without noise; it makes linearly dependent features solvable."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoisyMoments(GaussianRelease):
-    """The second moments of bounded records, features, 1 and target, with Gaussian noise.
+    """Gaussian release of the second moments of bounded records: features, 1 and target.
 
-    Guarantee: `release_parts` costs `event`, however many models are made of it, as far as float64
-    noise is Gaussian.
+    Guarantee: `release_parts` costs `event`, for any number of models fitted to the result, as far
+    as
+    float64 noise is Gaussian.
 
     Args:
-        noise_multiplier: The noise's standard deviation, above 0; the sensitivity is 1.
-        data_norm: A public bound of a record's norm, all its features; above 0. Longer records are
-            shortened to it.
+        noise_multiplier: Standard deviation of the noise, above 0; the sensitivity is 1.
+        data_norm: Public bound of the L2 norm of a record's features, above 0. Longer records are
+            scaled down to it.
     """
 
     data_norm: float
     __post_init__ = make_post_init(noise_multiplier=check_positive, data_norm=check_positive)
 
     def release_parts(self, parts: Iterable[tuple[Any, Any, Any]], stream: Stream) -> Moments:
-        """Return the noisy moments of all parts together: one release.
+        """Release the noisy moments of all parts together.
 
         Args:
-            parts: Of each, at least one: x, (n, d) features, a record that is not finite is null;
-                y, (n,) targets, clamped to [0, 1]; valid, (n,) False for a null record.
-            stream: The release's own randomness; its key contains the sums.
+            parts: Tuples (x, y, valid), one or more: x, (n, d) features, a record with a non-finite
+                feature is null; y, (n,) targets, clamped to [0, 1]; valid, (n,) False for a null
+                record.
+            stream: Random stream of this release alone; its key contains the sums.
 
         Raises:
             UsageError: Shapes that do not fit.
@@ -67,17 +69,17 @@ class NoisyMoments(GaussianRelease):
         return self.add_noise(self.sum_moments(parts), stream)
 
     def sum_moments(self, parts: Iterable[tuple[Any, Any, Any]]) -> Array:
-        """Return the moments of all parts together without noise: private."""
+        """Sum the exact moments of all parts: private."""
         return reduce(add, (_sum_second_moments(*part, self.data_norm) for part in parts))
 
     def add_noise(self, total: Array, stream: Stream) -> Moments:
-        """Return moments with noise.
+        """Release exact moments with noise.
 
         Args:
-            total: What `total` returned: private.
-            stream: As of `release_parts`.
+            total: Result of `sum_moments`, (d + 2, d + 2): private.
+            stream: Random stream of this release alone; its key contains the sums.
 
-        Cost: as of `release_parts`.
+        Cost: `event`, on every partition that the records are from; charge it first.
         """
         noisy = GaussianSum(noise_multiplier=self.noise_multiplier).release_symmetric(total, stream)
         return Moments(matrix=noisy, data_norm=self.data_norm, noise=self.noise_multiplier)
@@ -85,12 +87,12 @@ class NoisyMoments(GaussianRelease):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Moments:
-    """Released second moments: whatever is computed from them is free.
+    """Released second moments; any computation from them is free post-processing.
 
     Args:
-        matrix: (d + 2, d + 2) sum of v v', the intercept's 1 and the target last.
-        data_norm: As of the release.
-        noise: The standard deviation of each entry's noise; 0 for public records.
+        matrix: (d + 2, d + 2) sum of v v'; the intercept's 1 and the target are last.
+        data_norm: Bound of the features' norm that the release used, above 0.
+        noise: Standard deviation of the noise of each entry; 0 for public records.
     """
 
     matrix: Array
@@ -109,17 +111,18 @@ class Moments:
         """Fit one model for each subset of the features, in closed form.
 
         Args:
-            masks: (p, d) bool, which features each model uses.
-            ridge: Above 0, for records of norm at most 1. None takes `STRENGTH` times the noise
-                times sqrt(features + 1), and `PUBLIC_RIDGE` where there is no noise.
+            masks: (p, d) bool, True for the features that a model uses.
+            ridge: Ridge penalty for records of norm at most 1, above 0. None: `RIDGE_FACTOR` times
+                noise
+                times sqrt(features + 1), or `PUBLIC_RIDGE` without noise.
 
         Returns:
-            (p, d + 1) float64: weights, 0 for features that are not used; the intercept last.
+            (p, d + 1) float64: weights, 0 for unused features; the intercept last.
 
         Raises:
-            UsageError: Masks of another shape, or a ridge that is no such number.
+            UsageError: Masks of another shape, or a ridge that is not a number above 0.
 
-        Cost: none beside the release.
+        Cost: none; the release is already charged.
         """
         used = np.asarray(masks, dtype=bool)
         features = len(self.matrix) - 2
@@ -127,7 +130,7 @@ class Moments:
             raise UsageError(f"masks are {used.shape}: expected (p, {features}).")
         given = None if ridge is None else check_positive("ridge", ridge)
         found = np.zeros((len(used), features + 1))
-        # Subsets of one size are one stack of equal matrices.
+        # Subsets of equal size are solved as one stack of matrices.
         sizes = used.sum(axis=1)
         for size in np.unique(sizes):
             at = np.flatnonzero(sizes == size)
@@ -144,9 +147,13 @@ class Moments:
 
 
 def compute_public_moments(x: Any, y: Any, valid: Any, *, data_norm: float) -> Moments:
-    """Return the moments without noise: of public data only.
+    """Compute the moments of public records, without noise.
 
-    x, y and valid are as of `NoisyMoments.release_parts`, data_norm as of `NoisyMoments`.
+    Args:
+        x: Features, (n, d); a record with a non-finite feature is null.
+        y: Targets, (n,), clamped to [0, 1].
+        valid: False for a null record, (n,).
+        data_norm: Bound of the L2 norm of a record's features, above 0.
 
     Cost: none is charged, so the records must be public.
     """
@@ -155,13 +162,13 @@ def compute_public_moments(x: Any, y: Any, valid: Any, *, data_norm: float) -> M
 
 
 def _sum_second_moments(x: Any, y: Any, valid: Any, data_norm: float) -> Array:
-    """Return the sum of v v' over records, norms at most 1, (d + 2, d + 2)."""
+    """Sum v v' over records, each of norm at most 1, (d + 2, d + 2)."""
     targets, usable = np.asarray(y, dtype=np.float64), np.asarray(valid, dtype=bool)
     if targets.shape != usable.shape:
         raise UsageError(f"y is {targets.shape}: expected one target a record.")
     usable = usable & np.isfinite(targets)
     rows = append_intercept(x, usable)
-    # The features alone are shortened: the 1 and the target of a long record stay what they are.
+    # Only the features are scaled down: the 1 and the target of a long record stay unchanged.
     rows[:, :-1] = clip_rows(rows[:, :-1] / data_norm, usable) * data_norm
     aims = np.where(usable & (rows[:, -1] == 1.0), np.clip(np.nan_to_num(targets), 0.0, 1.0), 0.0)
     whole = np.column_stack([rows, aims]) / (math.sqrt(data_norm**2 + 2) * ROUNDING_FACTOR)

@@ -35,18 +35,18 @@ from pasearch.errors import UsageError
 from pasearch.runs.keys import Stream
 
 WEIGHT_TOLERANCE = 1e-12
-"""Largest distance of weights from the minimiser, in the L2 norm, apart from rounding."""
+"""Maximum L2 distance of weights from the minimiser, apart from rounding."""
 GRADIENT_ROUNDING = 1e-14
 """Gradient norm that may be rounding alone, in units of the root of the summed squares."""
 COMBINED_STEPS = 8
 """Number of earlier steps that an accelerated step combines."""
 MAX_ACCELERATED_STEPS = 1000
-MAX_NEWTON_STEPS, MIN_NEWTON_FRACTION = 200, 1e-8
-"""Largest number of Newton steps, and the smallest fraction of one."""
+MAX_NEWTON_STEPS = 200
+MIN_NEWTON_FRACTION = 1e-8  # minimum fraction of a Newton step, when steps are halved
 MAX_CHUNK_NUMBERS = 1 << 22
-"""Numbers, in each of a few arrays, that the solver holds at a time."""
+"""Maximum numbers in each of a few solver arrays: a memory limit."""
 GRADIENT_BLOCK_RECORDS = 2048
-"""Records at a time in a gradient: what is computed of them stays in a core's cache."""
+"""Number of records per block of a gradient; intermediate results fit into a core's cache."""
 
 
 def solve_in_chunks(
@@ -162,9 +162,9 @@ def minimise_objectives(
 
 
 class _AndersonSteps:
-    """Steps that are the best combination of the last ones, were the objective quadratic.
+    """Anderson acceleration: the best combination of the last steps, for a quadratic objective.
 
-    One is replaced by the last one's own, w - H^-1 gradient, if the gradient grew.
+    If the gradient grew, the step falls back to the last safe step, w - H^-1 gradient.
 
     Source: Anderson 1965; Walker and Ni 2011.
     """
@@ -180,12 +180,12 @@ class _AndersonSteps:
         self.lead = self.whitened = w
 
     def keep_problems(self, kept: Tensor) -> None:
-        """Forget all problems but those."""
+        """Keep the selected problems alone."""
         for name in ("root", "changes", "moves", "merit", "lead", "whitened"):
             setattr(self, name, getattr(self, name)[kept])
 
     def next_weights(self, w: Tensor, gradient: Tensor) -> Tensor:
-        """Return where to go from w, by its gradient."""
+        """Compute the next weights from the weights and their gradient."""
         count, changes, moves = self.count, self.changes, self.moves
         new = gradient @ self.root.transpose(1, 2)
         new_lead, length = w - new @ self.root, (new * new).sum(dim=2)
@@ -197,7 +197,7 @@ class _AndersonSteps:
             changes[worse] = 0.0
             new = torch.where(worse[..., None], self.whitened, new)
             new_lead = torch.where(worse[..., None], self.lead, new_lead)
-            # After a safe step any length will do: if it grew, that was rounding.
+            # Any length is accepted after a safe step: it can grow by rounding only.
             length = torch.where(worse, math.inf, length)
         self.whitened, self.lead, self.merit, self.count = new, new_lead, length, count + 1
         shares = _combine_changes(changes[:, :, : count + 1], new)
@@ -205,7 +205,7 @@ class _AndersonSteps:
 
 
 def _invert_curvature_root(masks: Tensor, curvature: Tensor, ridges: Tensor) -> Tensor:
-    """Return a root of H^-1, root' root, for each mask, (p, D, D)."""
+    """Compute a root of H^-1, root' root, for each mask, (p, D, D)."""
     bound = masks[:, :, None] * masks[:, None]
     bound *= curvature
     bound.diagonal(dim1=1, dim2=2).add_(ridges[:, None] * masks + (1 - masks))
@@ -214,11 +214,17 @@ def _invert_curvature_root(masks: Tensor, curvature: Tensor, ridges: Tensor) -> 
 
 
 def _minimise_by_newton(rows: Tensor, target: Tensor, ridge: Tensor, enough: Tensor) -> Tensor:
-    """Return one problem's minimiser by Newton's method, each step halved until it helps.
+    """Minimise one objective by Newton's method, halving each step until it improves.
 
-    A strictly convex objective and exact curvature: it arrives from anywhere, however different the
-    features' sizes are and however small the ridge. Rows (n, c) and target (c,) are of the features
-    that are used.
+    The objective is strictly convex and the curvature exact, so the method converges from any
+    start,
+    for any scales of the features and any ridge.
+
+    Args:
+        rows: Columns of the used features, (n, c).
+        target: Target of the used features, (c,).
+        ridge: Ridge penalty, above 0.
+        enough: Maximum gradient norm of a solution.
     """
 
     def slopes(w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -239,7 +245,7 @@ def _minimise_by_newton(rows: Tensor, target: Tensor, ridge: Tensor, enough: Ten
         while not helps and length > MIN_NEWTON_FRACTION:
             length /= 2
             z, new, value = slopes(w - length * step)
-            # Near the minimum the loss is all rounding, and the gradient tells.
+            # Near the minimum the loss is dominated by rounding, so the gradient decides.
             gains = value <= loss - 1e-4 * length * (gradient @ step)
             helps = bool(gains | (new.norm() <= gradient.norm() / 2))
         w, gradient, loss = w - length * step, new, value
@@ -247,9 +253,9 @@ def _minimise_by_newton(rows: Tensor, target: Tensor, ridge: Tensor, enough: Ten
 
 
 def _combine_changes(changes: Tensor, gradient: Tensor) -> Tensor:
-    """Return which combination of earlier changes comes nearest to a gradient, (p, outputs, m).
+    """Compute the combination of earlier changes nearest to a gradient, (p, outputs, m).
 
-    Least squares for each model, the changes scaled to length 1; those that are 0 stay out.
+    Least squares for each model, with changes scaled to length 1; zero changes are excluded.
     """
     products = changes @ changes.transpose(2, 3)
     squares = products.diagonal(dim1=2, dim2=3)
@@ -262,7 +268,7 @@ def _combine_changes(changes: Tensor, gradient: Tensor) -> Tensor:
 
 
 def _sum_gradients(rows: Tensor, shrink: Tensor | None, w: Tensor) -> Tensor:
-    """Return the sum over records of sigmoid(z_i) times the row that gave z_i, (p, outputs, D)."""
+    """Sum sigmoid(z_i) times the row of z_i over records, (p, outputs, D)."""
     p, outputs, width = w.shape
     features, found = w[..., :-1].reshape(p * outputs, width - 1), torch.zeros_like(w)
     for start in range(0, len(rows), GRADIENT_BLOCK_RECORDS):
@@ -281,34 +287,36 @@ def _sum_gradients(rows: Tensor, shrink: Tensor | None, w: Tensor) -> Tensor:
 
 
 REGULARISATION_FACTOR = 8.0
-"""The usual regularisation, in units of 1 / epsilon: by measurement, on the proof's page."""
+"""Default regularisation in units of 1 / epsilon; measured, see the proof page."""
 ROUNDING_FACTOR = 1 + 1e-9
-"""How much too large a norm, and too small an epsilon, is taken for the rounding of its numbers."""
+"""Factor that enlarges norms and reduces epsilon to cover floating-point rounding."""
 MAX_FEATURE_SIZE = 10.0
-"""Features are clamped to this size; those of encoded records are in [0, 1]."""
+"""Maximum absolute feature value; features of encoded records are in [0, 1]."""
 WEIGHT_RESOLUTION = 2.0**-24
-"""Released weights are multiples of this: the low bits, of solver and noise, stay inside."""
+"""Resolution of released weights; the low bits of solver and noise are not released."""
 DRAW_WEIGHTS = np.full(4, 0.5)
 MAX_MEMORY_BYTES = 2**34
-"""The most memory that objective perturbation may take, about: 16 GiB."""
+"""Approximate maximum memory of objective perturbation: 16 GiB."""
 RECORD_COPIES = 6
-"""How often it holds all records in float64 at its largest, about."""
+"""Approximate maximum number of float64 copies of all records in memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectivePerturbation:
-    """A logistic regression whose objective has noise.
+    """Logistic regression by objective perturbation: noise in the objective.
 
     Guarantee: each model of `fit_many` costs `event`, as far as float64 weights are the exact
     minimiser.
 
     Args:
-        epsilon: The price of one fit, all classes together, above 0.
-        data_norm: A public bound of a record's norm, its features that are used; above 0. Longer
-            records are shortened to it.
-        classes: How many classes, 2 or more: public, whether they occur or not.
-        regularisation: a, for records of norm at most 1 (`scale`); at least `outputs` / epsilon.
-            None takes `STRENGTH` times that.
+        epsilon: Privacy cost of one fit, all classes together, above 0.
+        data_norm: Public bound of the L2 norm of a record's used features, above 0. Longer records
+            are
+            scaled down to it.
+        classes: Number of classes, 2 or more: public, independent of the records.
+        regularisation: Regularisation a for records of norm at most 1 (`scale`), at least `outputs`
+            /
+            epsilon. None: `REGULARISATION_FACTOR` times that.
     """
 
     epsilon: float
@@ -328,34 +336,34 @@ class ObjectivePerturbation:
         if not strength >= least:
             raise UsageError(
                 f"regularisation is {strength:g}: expected {least:g} or above, which is outputs / "
-                "epsilon; with less, a record could cost more than epsilon. Leave it out for the "
-                "usual one."
+                "epsilon; otherwise a record could cost more than epsilon. Omit it for the "
+                "default."
             )
         object.__setattr__(self, "regularisation", strength)
 
     @property
     def outputs(self) -> int:
-        """How many models a fit has: one for two classes, otherwise one a class."""
+        """Number of models per fit: one for two classes, otherwise one per class."""
         return 1 if self.classes == 2 else self.classes
 
     @property
     def event(self) -> PureDP:
-        """What one fit costs."""
+        """Privacy event of one fit."""
         return PureDP(epsilon=self.epsilon)
 
     @property
     def scale(self) -> float:
-        """T: what records, the intercept's 1 included, are divided by to have norm at most 1."""
+        """Divisor T that gives records, with the intercept's 1, norm at most 1."""
         return _row_scale(self.data_norm)
 
     @property
     def rate(self) -> float:
-        """What a model's noise b is drawn with: its density falls as exp(-rate ||b||)."""
+        """Rate of a model's noise b: its density is proportional to exp(-rate ||b||)."""
         return self.epsilon / self.outputs / ROUNDING_FACTOR
 
     @property
     def strength(self) -> float:
-        """The regularisation, a."""
+        """Regularisation, a."""
         assert self.regularisation is not None
         return self.regularisation
 
@@ -398,8 +406,9 @@ def fit_many(
     classes = {each.classes for each in mechanisms}
     if not len(used) == len(mechanisms) == len(streams) or len(classes) > 1:
         raise UsageError(
-            f"there are {len(used)} masks, {len(mechanisms)} mechanisms of {len(classes)} numbers "
-            f"of classes and {len(streams)} streams: expected one of each a model, and one number."
+            f"there are {len(used)} masks, {len(mechanisms)} mechanisms with {len(classes)} "
+            f"different numbers of classes and {len(streams)} streams: expected one mask, one "
+            "mechanism and one stream per model, and the same number of classes."
         )
     rows, hot = _prepare_problem(x, y, valid, classes.pop() if classes else 2)
     used = _check_masks(used, rows)
@@ -416,7 +425,7 @@ def fit_many(
     weights = solve_in_chunks(rows, hot, used, norms, ridges, noise, device)
     return (
         np.round(weights / WEIGHT_RESOLUTION) * WEIGHT_RESOLUTION + 0.0
-    )  # the sign of a zero would tell more
+    )  # + 0.0: the sign of a zero would reveal more
 
 
 def fit_public(
@@ -430,13 +439,20 @@ def fit_public(
     regularisation: float = 1.0,
     device: str = "cpu",
 ) -> Array:
-    """Fit one model for each subset without noise: of public data only.
+    """Fit one model for each subset without noise, on public data only.
 
-    x, y, valid, masks and device are as of `fit_many`; data_norms, (p,), and regularisation, a,
-    above 0, as of `ObjectivePerturbation`.
+    Args:
+        x: Features, (n, d).
+        y: Classes, integers (n,).
+        valid: False for a null record, (n,).
+        masks: Features of each model, (p, d) bool.
+        data_norms: Bounds of the L2 norm of a record's used features, (p,), above 0.
+        classes: Number of classes, 2 or more.
+        regularisation: Regularisation a, above 0.
+        device: Torch device of the computation.
 
     Returns:
-        (p, outputs, d + 1) float64, as of `fit_many`.
+        (p, outputs, d + 1) float64: weights, 0 for unused features; the intercept last.
 
     Cost: none is charged, so the records must be public.
     """
@@ -444,9 +460,7 @@ def fit_public(
     used = _check_masks(masks, rows)
     norms = np.array([check_positive("data_norms", float(norm)) for norm in np.asarray(data_norms)])
     if norms.shape != (len(used),):
-        raise UsageError(
-            f"data_norms are {norms.shape}: expected one of each of {len(used)} masks."
-        )
+        raise UsageError(f"data_norms are {norms.shape}: expected ({len(used)},), one per mask.")
     ridges = (
         check_positive("regularisation", regularisation)
         * np.array([_row_scale(r) for r in norms]) ** 2
@@ -456,14 +470,14 @@ def fit_public(
 
 
 def check_objective(slots: int, features: int) -> None:
-    """Refuse records that take objective perturbation too much memory.
+    """Raise UsageError for records that need too much memory for objective perturbation.
 
     Args:
-        slots: How many it is fitted to.
-        features: The most that a fit sees of each.
+        slots: Number of records, null records included.
+        features: Maximum number of features of a fit.
 
     Raises:
-        UsageError: About more than `MAX_MEMORY_BYTES`.
+        UsageError: The fit would need about more than `MAX_MEMORY_BYTES`.
     """
     needed = 8 * RECORD_COPIES * slots * (features + 1)
     if not needed <= MAX_MEMORY_BYTES:
@@ -476,16 +490,16 @@ def check_objective(slots: int, features: int) -> None:
 
 
 def validate_array(name: str, values: Any, shape: tuple[int, ...]) -> Array:
-    """Return a model's numbers as float64 that nobody can write to; -1 in a shape is any length.
+    """Convert a model's numbers to a read-only float64 array; -1 in a shape means any length.
 
     Raises:
-        UsageError: Not numbers, not finite, or of another shape.
+        UsageError: Values that are not finite numbers, or another shape.
     """
     try:
         array = np.array(values, dtype=np.float64)
     except (TypeError, ValueError):
         raise UsageError(
-            f"{name} of a model are no numbers: expected what `to_json` wrote."
+            f"{name} of a model are not numbers: expected the result of `to_json`."
         ) from None
     fits = array.ndim == len(shape) and all(
         wanted in (-1, side) for side, wanted in zip(array.shape, shape, strict=True)
@@ -499,7 +513,7 @@ def validate_array(name: str, values: Any, shape: tuple[int, ...]) -> Array:
 
 
 def append_intercept(x: Any, valid: Any) -> Array:
-    """Return (n, d + 1) float64 rows (x, 1), clamped to `LARGEST`; null ones are 0, the 1 included.
+    """Make float64 rows (x, 1), (n, d + 1), clamped to `MAX_FEATURE_SIZE`; null rows are 0.
 
     Raises:
         UsageError: Shapes that do not fit.
@@ -529,7 +543,7 @@ def _row_scale(data_norm: float) -> float:
 
 
 def _prepare_problem(x: Any, y: Any, valid: Any, classes: int) -> tuple[Array, Array]:
-    """Return rows (n, d + 1), and 1 where a record is of an output's class, (n, outputs)."""
+    """Make rows (n, d + 1), and indicators of each output's class, (n, outputs)."""
     labels = np.asarray(y)
     if labels.shape != np.asarray(valid).shape:
         raise UsageError(f"y is {labels.shape}: expected one class a record.")
@@ -553,7 +567,7 @@ def _bind_streams(
     mechanisms: Sequence[ObjectivePerturbation],
     streams: Sequence[Stream],
 ) -> list[Stream]:
-    """Return each model's own randomness, bound to everything that the model depends on."""
+    """Derive each model's random stream from all inputs of the model."""
     digest = hashlib.blake2b(repr(rows.shape).encode(), digest_size=32)
     for each in (rows, hot):
         digest.update(np.ascontiguousarray(each).data)
@@ -567,15 +581,15 @@ def _bind_streams(
 
 
 def _random_state(key: Stream) -> np.random.RandomState:
-    """Return Philox under a key in the form of numpy's older generators: diffprivlib's own."""
+    """Make numpy's older generator from a Philox stream, as diffprivlib uses it."""
     return np.random.RandomState(key.generator().bit_generator)
 
 
 def _draw_noise(mechanism: ObjectivePerturbation, dimension: int, key: Stream) -> Array:
-    """Return b of each output, (outputs, dimension), number for number as diffprivlib draws it.
+    """Draw b of each output, (outputs, dimension), equal to diffprivlib's draw.
 
     The norm is Gamma(dimension, 1 / rate), the direction uniform: a density ~ exp(-rate ||b||).
-    Both are sums of four draws, so that the low bits tell less of them.
+    Both are sums of four draws, so that the low bits reveal less about each draw.
     """
     source = _random_state(key)
     noise = np.empty((mechanism.outputs, dimension))

@@ -1,8 +1,8 @@
 """The released model of a feature selection as a scikit-learn estimator: weights and plain values.
 
-    score = W e(record) + b,     e: the schema's encoding, behind max pooling where that was asked
+    score = W e(record) + b,     e: encoding of the schema, after max pooling if requested
 
-`model.npz` holds W and b, and `result.json` the schema and the link; nothing is pickled.
+`model.npz` stores W and b, and `result.json` the schema and the link; nothing is pickled.
 
 Source: docs/result.md.
 """
@@ -26,14 +26,14 @@ from pasearch.features.trainers import LINKS, Array
 
 
 class _ReleasedModel(BaseEstimator):
-    """What both kinds share: it is fitted already, and stays as it is.
+    """Base class of released models: fitted and immutable.
 
     Args:
-        schema: Of the records.
-        weights: (outputs, features) of encoded records.
-        intercept: (outputs,).
-        link: One of `trainers.LINKS`.
-        pool: Side of the pools, 0 for none.
+        schema: Schema of the records.
+        weights: Weights, (outputs, features of an encoded record).
+        intercept: Intercepts, (outputs,).
+        link: Name in `trainers.LINKS`.
+        pool: Side of the pools, pixels; 0 for no pooling.
     """
 
     def __init__(
@@ -54,28 +54,28 @@ class _ReleasedModel(BaseEstimator):
 
     @property
     def coef_(self) -> Array:
-        """The weights, (outputs, features)."""
+        """Weights, (outputs, features)."""
         return self.weights
 
     @property
     def intercept_(self) -> Array:
-        """The intercept, (outputs,)."""
+        """Intercepts, (outputs,)."""
         return self.intercept
 
     @property
     def feature_names_(self) -> list[str]:
-        """The names of the features of an encoded record."""
+        """Names of the features of an encoded record."""
         return feature_names(self.schema, self.weights.shape[1])
 
     def fit(self, X: Any, y: Any = None) -> Self:
-        """Refuse: it is trained already, and another training would need a budget.
+        """Raise UsageError: the model is trained, and another training would need a budget.
 
         Raises:
             UsageError: Always.
         """
         raise UsageError(
-            "This model was trained privately and is released as it is: to train another one, "
-            "call select_features with a budget of its own."
+            "This model was trained privately and cannot be fitted again. To train another model, "
+            "call select_features with another budget."
         )
 
     def _scores(self, X: Any) -> Array:
@@ -86,20 +86,20 @@ class _ReleasedModel(BaseEstimator):
 
 
 class ReleasedClassifier(ClassifierMixin, _ReleasedModel):
-    """The released model, of classes."""
+    """Released linear classifier."""
 
     @property
     def classes_(self) -> Array:
-        """The classes, in the order of the scores."""
+        """Class labels, in the order of the scores."""
         return self.schema.decode_class(np.arange(self.schema.outputs))
 
     def decision_function(self, X: Any) -> Array:
-        """Return scores: (rows,) of the second of two classes, else (rows, classes)."""
+        """Compute scores, (rows, classes); for two classes, second minus first, (rows,)."""
         scores = self._scores(X)
         return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
 
     def predict_proba(self, X: Any) -> Array:
-        """Return probabilities, (rows, classes)."""
+        """Compute class probabilities, (rows, classes)."""
         scores = self._scores(X)
         if self.link == "softmax":
             return softmax(scores, axis=1)
@@ -107,36 +107,41 @@ class ReleasedClassifier(ClassifierMixin, _ReleasedModel):
         return each / each.sum(axis=1, keepdims=True)
 
     def predict(self, X: Any) -> Array:
-        """Return the class of each record, (rows,)."""
+        """Predict the class of each record, (rows,)."""
         return self.schema.decode_class(self._scores(X).argmax(axis=1))
 
 
 class ReleasedRegressor(RegressorMixin, _ReleasedModel):
-    """The released model, of a number."""
+    """Released linear regressor."""
 
     def predict(self, X: Any) -> Array:
-        """Return the number of each record, in its own unit and within its bounds, (rows,)."""
+        """Predict the target of each record in its own unit, clamped to its bounds, (rows,)."""
         return self.schema.decode_number(np.clip(self._scores(X)[:, 0], 0.0, 1.0))
 
 
 def feature_names(schema: AnySchema, features: int) -> list[str]:
-    """Return a name for each feature: the schema's, or numbers."""
+    """Return the schema's name of each feature, or numbered names if it has none."""
     names = list(schema.names)
     return names if len(names) == features else [f"feature {i + 1}" for i in range(features)]
 
 
 def pack_model(weights: Array, intercept: Array) -> bytes:
-    """Return `model.npz`."""
+    """Return the content of `model.npz`."""
     buffer = io.BytesIO()
     np.savez(buffer, weights=weights, intercept=intercept)
     return buffer.getvalue()
 
 
 def load_model(schema: AnySchema, about: dict[str, Any], content: bytes) -> _ReleasedModel:
-    """Return the model that `result.json` describes, from the content of `model.npz`.
+    """Load the model that `result.json` describes, from the content of `model.npz`.
+
+    Args:
+        schema: Complete schema of the records.
+        about: Values of "model" in result.json.
+        content: Bytes of `model.npz`.
 
     Raises:
-        UsageError: It is no such file.
+        UsageError: The content does not fit the schema or the description.
     """
     found, _ = find_stored_arrays(content, ("weights", "intercept"))
     shapes = {name: each.shape for name, each in found.items() if each.dtype.kind == "f"}
@@ -145,20 +150,20 @@ def load_model(schema: AnySchema, about: dict[str, Any], content: bytes) -> _Rel
             pass
         case _:
             raise UsageError(
-                "model.npz does not hold weights (outputs, features) and an intercept: it was "
-                "changed."
+                "model.npz does not contain weights (outputs, features) and an intercept: the file "
+                "was changed after the run."
             )
     if rows != schema.outputs:
         raise UsageError(
-            f"model.npz has {rows} outputs, and the schema says {schema.outputs}: it was changed."
+            f"model.npz has {rows} outputs, expected {schema.outputs}: the file was changed."
         )
     shape = schema.shape
     if about["pool"]:
         shape = MaxPool(size=about["pool"]).output_shape(shape)
     if width != math.prod(shape):
         raise UsageError(
-            f"model.npz has weights of {width:,} features, and a record has "
-            f"{math.prod(shape):,}: it was changed."
+            f"model.npz has weights of {width:,} features, expected {math.prod(shape):,}: the file "
+            "was changed."
         )
     weights, intercept = found["weights"].read(), found["intercept"].read()
     if about["link"] not in LINKS:

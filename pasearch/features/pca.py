@@ -1,7 +1,7 @@
-"""PCA: the first directions of the features' noisy second moments (Analyze Gauss).
+"""PCA: the leading eigenvectors of the features' noisy second moments (Analyze Gauss).
 
-    S = X'X + symmetric Gaussian noise,  X rows cut to norm 1;  the eigenvectors of S of largest
-    eigenvalues
+    S = X'X + symmetric Gaussian noise,  rows of X clipped to norm 1;  eigenvectors of S with the
+    largest eigenvalues
 
 Source: Dwork et al. 2014; Bao et al., section VIII-C. Proof: docs/guarantees/feature-selection.md.
 """
@@ -29,16 +29,16 @@ from pasearch.runs.keys import Stream
 from pasearch.runs.sums import GaussianSum
 
 MOMENTS_LINE = "second moments"
-"""The line of the one release."""
+"""Plan line of the one release."""
 
 
 @SELECTORS.register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrincipalComponents(SizedSelector):
-    """Gives the model directions in the features.
+    """Projection of the features on noisy principal components.
 
     Args:
-        size: How many; None takes d^(2/3) of d.
+        size: Number of components, 1 or above; None: d^(2/3) of d features.
     """
 
     name: ClassVar[str] = "pca"
@@ -53,14 +53,14 @@ class PrincipalComponents(SizedSelector):
         return (LineTemplate(name=MOMENTS_LINE, knob=GAUSSIAN_NOISE),)
 
     def choose(self, reads: RecordAccess, stream: Stream) -> SelectionResult:
-        """Return the first directions."""
+        """Choose the leading components."""
         view = View.of(reads.means)
-        moments = self.moments(reads, view, stream)
+        moments = self.compute_moments(reads, view, stream)
         size = self.count(len(reads.means))
         directions = np.linalg.eigh(moments)[1][:, ::-1][:, :size]
         return SelectionResult(view=view.with_rotation(np.ascontiguousarray(directions)))
 
-    def moments(self, reads: RecordAccess, view: View, stream: Stream) -> Array:
+    def compute_moments(self, reads: RecordAccess, view: View, stream: Stream) -> Array:
         """Return (noisy) second moments of what the view shows, rows cut to norm 1, (d, d)."""
         with reads.open_line(MOMENTS_LINE) as records:
             exact = second_moments(view, records)
@@ -70,9 +70,9 @@ class PrincipalComponents(SizedSelector):
             return noise.release_symmetric(exact, stream.child("second moments"))
 
     def count_selected(self, features: int) -> int:
-        """Return all features: a direction is in all of them."""
+        """Return the number of features: every component uses all of them."""
         return features
 
     def directions(self, features: int) -> int:
-        """Return how many."""
+        """Return the number of components."""
         return self.count(features)

@@ -1,14 +1,14 @@
-"""The plan of a feature selection: every release, priced and solved, before a record is read.
+"""The plan of a feature selection: every release, calibrated before a record is read.
 
-    partition    lines                                              of the epsilon of the partition
+    partition    lines                                              fraction of epsilon
     train        feature means                                      MEANS_SHARE
-                 what the method reads to choose (`selectors`)      its share, or the rest
+                 reads of the selection (`selector`)                its share, or the rest
                  the final training                                 the rest
     validation   scores of candidates (pafs, one-hot, subsets)      all
-    test         the accuracy that is printed                       all
+    test         the printed accuracy                               all
 
-Without a final model (`final=False`, as in `sklearn_api`) the choice has all of epsilon, and means
-are released only where candidates or components need them.
+Without a final model (`final=False`, as in `sklearn_api`) the selection gets all of epsilon, and
+means are released only if candidates or components need them.
 
 Source: Bao et al., sections V-B and VIII-B, VIII-C; docs/rules.md, rules 1, 4, 8 to 10. Proof:
 docs/guarantees/feature-selection.md.
@@ -51,46 +51,46 @@ from pasearch.training.recipe import Recipe
 from pasearch.training.settings import make_linear_recipe
 
 MEANS_LINE, FINAL_LINE, SCORES_LINE = "feature means", "final training", "score"
-"""Lines that are no method's own."""
+"""Names of the lines that every method shares."""
 
 MEANS_SHARE = 0.1
-"""The share of epsilon that the features' means take, of the slots that are trained on."""
+"""Fraction of the training records' epsilon for the features' means."""
 
 MAX_SELECTION_SHARE = 0.8
-"""The largest share that the choice may take."""
+"""Maximum fraction of epsilon for the selection."""
 
 MAX_FEATURES = 20_000
-"""The most features: their correlations take a square of them."""
+"""Maximum number of features: their correlation matrix has the square of it as entries."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FeaturePlan(CalibratedPlan):
-    """A solved plan of a selection. Made by `make_feature_plan`; nothing runs outside it.
+    """Calibrated plan of a selection, made by `make_feature_plan`.
 
     Args:
-        choice: How features are chosen and the model is trained.
-        noises: The solved noise of each line by its name: see the line's `NoiseParameter`.
+        choice: Selection method and training method.
+        noises: Pairs (line name, calibrated noise parameter).
     """
 
     choice: Choice
     noises: tuple[tuple[str, float], ...]
 
     def noise(self, line: str) -> float:
-        """Return the noise of a line; a KeyError, if the plan has no such line."""
+        """Return the noise parameter of a line; KeyError if the plan has no such line."""
         return dict(self.noises)[line]
 
     def partition_of(self, line: str) -> str:
-        """Return the partition that a line reads; of no such line, what the ledger will refuse."""
+        """Return the partition that a line reads; the trial partition for an unknown line."""
         places = {each.name: each.partition for each in self.lines}
         return places.get(line, self.trial_partition)
 
     def has_line(self, line: str) -> bool:
-        """Return whether there is such a line."""
+        """Whether the plan has a line of this name."""
         return line in dict(self.noises)
 
     @property
     def trainer(self) -> type[Trainer]:
-        """How models are trained."""
+        """Training method of the models."""
         return select_trainer(self.choice.trainer, self.schema.regression)
 
     @property
@@ -107,12 +107,12 @@ class FeaturePlan(CalibratedPlan):
 
     @property
     def score(self) -> ScoreNoise | None:
-        """The noise of a candidate's score; None when nothing is compared."""
+        """Noise of a candidate's score; None if no candidates are compared."""
         return self._score(SCORES_LINE) if self.has_line(SCORES_LINE) else None
 
     @property
     def test(self) -> ScoreNoise:
-        """The noise of the printed accuracy, or of its counts, of a plan that trains a model."""
+        """Noise of the test score or its counts, for a plan that trains a model."""
         return self._score(TEST_LINE)
 
     @property
@@ -128,19 +128,19 @@ class FeaturePlan(CalibratedPlan):
 
     @property
     def model_noise(self) -> float | None:
-        """The noise of the released model's training; None where no model is trained."""
+        """Noise parameter of the released model's training; None if no model is trained."""
         noises = dict(self.noises)
         return noises.get(FINAL_LINE, noises.get(self.choice.selector.training_line))
 
     @property
     def trainings(self) -> int | None:
-        """How many rounds of trainings are planned; None where their number is secret."""
+        """Number of planned training rounds; None if their number is secret."""
         secret = self.choice.selector.selection_rule == "repeat-and-select"
         return None if secret else self.choice.selector.rounds + 1
 
     @property
     def recipe(self) -> Recipe | None:
-        """How the released model is trained by DP-SGD; None if it is not."""
+        """DP-SGD training configuration of the released model; None for another trainer."""
         mu = self.model_noise
         if mu is None or self.trainer.noise_name != "mu":
             return None
@@ -148,10 +148,11 @@ class FeaturePlan(CalibratedPlan):
         return make_linear_recipe(self.split.train, mu, self.schema.regression, outputs)
 
     def seconds_of_steps(self) -> float | None:
-        """Return about how long all trainings take together, on two CPU cores.
+        """Estimate the time of all trainings together, in seconds, on two CPU cores.
 
-        Each with all features that it may be given; what is not declared yet is reckoned as in
-        `Plan.seconds_per_training`. None where models are solved at once, and not step by step.
+        Each training is counted with all features that it may receive. Undeclared columns are
+        counted as in
+        `Plan.seconds_per_training`. None for models that are solved in closed form.
         """
         if self.trainer.noise_name != "mu":
             return None
@@ -171,29 +172,29 @@ class FeaturePlan(CalibratedPlan):
 
     @property
     def selection_rule(self) -> str:
-        """How features are chosen, in the words of result.json."""
+        """Composition rule of the selection, as written to result.json."""
         return (
             "not private" if self.searched_on is not None else self.choice.selector.selection_rule
         )
 
     @property
     def selection_description(self) -> str:
-        """What the method does."""
+        """Description of the method."""
         return self.choice.selector.describe(public=self.searched_on is not None)
 
     def explain_idle_executors(self) -> dict[str, str]:
         """Return why no training is handed over, by executor; empty where some is."""
         why = ""
         if not self.choice.selector.trains_candidates:
-            why = f"method {self.choice.selector.name!r} trains no candidates, only one model"
+            why = f"method {self.choice.selector.name!r} trains only one model"
         elif self.searched_on is not None:
-            why = "the choice on public data is made by this process"
+            why = "the selection on public data runs in this process"
         elif not self.trainer.trains_separately:
-            why = "one solver finds the models of all sets at once (`trainer='dpsgd'` does not)"
+            why = "one solver fits the models of all sets at once; `trainer='dpsgd'` uses workers"
         return dict.fromkeys(("process", "ray"), why) if why else {}
 
     def claims(self) -> list[PublishedBound]:
-        """Return what the papers' own formulas would charge for this run; never charged here."""
+        """Compute published bounds for comparison; they are never charged."""
         if self.searched_on is not None:
             return []
         form = DataMetadata(schema=self.schema, split=self.split, most=self.most)
@@ -201,7 +202,7 @@ class FeaturePlan(CalibratedPlan):
         return selector.claims(form, self.trainer, noises, self.delta)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the plan as plain values; two plans are the same when these are."""
+        """Return the plan as plain values; equal values mean equal plans."""
         recipe = self.recipe
         return {
             **self.plan_json(),
@@ -221,23 +222,23 @@ def make_feature_plan(
     searched_on: str | None = None,
     dials: NoiseParameters | None = None,
 ) -> FeaturePlan:
-    """Solve the noise of everything a feature selection will release.
+    """Calibrate the noise of every release of a feature selection.
 
     Args:
         terms: Data, budget and split.
-        choice: How features are chosen and the model is trained.
-        selection_share: The share of epsilon that the choice takes, where model and choice read the
-            same slots; None takes the method's own.
-        final: Whether a model is trained on what was chosen, and tested.
-        searched_on: Name of declared-public data that features are chosen on, for nothing.
-        dials: What solves the noise; None solves it against the budget.
+        choice: Selection method and training method.
+        selection_share: Fraction of epsilon for the selection, in (0, `MAX_SELECTION_SHARE`], if
+            selection and model read the same records; None: the method's default.
+        final: Whether a model is trained on the selected features, and tested.
+        searched_on: Name of declared-public data on which features are selected for free.
+        dials: Calibrated noise parameters; None calibrates against the budget.
 
     Returns:
-        FeaturePlan: Its price is at most the budget.
+        FeaturePlan: Its privacy cost is at most the budget.
 
     Raises:
-        UsageError: More features asked for than there are; a method without a use for the data.
-        BudgetError: Even the most noise costs more than the budget.
+        UsageError: More features requested than exist, or data that the method cannot use.
+        BudgetError: Even the largest noise exceeds the budget.
     """
     terms = terms.resolved()
     form = DataMetadata(
@@ -253,21 +254,19 @@ def make_feature_plan(
     estimate, classes = solver.solve_estimates()
 
     def solve(line: LineTemplate, share: float) -> None:
-        """Calibrate a line on a share of epsilon; all of it: next to the lines before."""
         line = replace(line, partition=line.partition or form.split.trial_partition)
         try:
             noises[line.name] = solver.solve_line(line, share)
         except BudgetError as error:
             raise BudgetError(
-                f"For {line.name}, which has a share of {share:g} of epsilon "
-                f"{terms.budget.epsilon:g}: {error}"
+                f"Line {line.name!r} (share {share:g} of epsilon {terms.budget.epsilon:g}): {error}"
             ) from None
 
     selector, split = choice.selector, form.split
     trainer = select_trainer(choice.trainer, terms.schema.regression)
     own = () if form.public else selector.lines(form, trainer)
     retrained = final and not (selector.keeps_winner and not split.search)
-    share = 1.0 if split.search or not retrained else share  # nothing else is read there after
+    share = 1.0 if split.search or not retrained else share  # no later line reads these records
     if final or selector.uses_means:
         solve(LineTemplate(name=MEANS_LINE, knob=GAUSSIAN_NOISE, partition="train"), MEANS_SHARE)
     for line in own:
@@ -302,16 +301,16 @@ def make_feature_plan(
 
 
 def _resolve_selection_share(choice: Choice, form: DataMetadata, given: float | None) -> float:
-    """Return the share of epsilon that the choice takes, where it shares it with the model."""
+    """Return the selection's fraction of epsilon, if selection and model read the same records."""
     selector, apart = choice.selector, bool(form.split.search) or form.public
     if given is not None and (apart or selector.share is None):
         why = (
-            "the choice has records of its own"
+            "the selection reads other records than the model"
             if apart
-            else "no choice shares an epsilon with the model"
+            else "the selection reads no training records"
         )
         raise UsageError(
-            f"selection_share is {given:g}, and with method {selector.name!r} {why}: leave it out."
+            f"selection_share is {given:g}, but with method {selector.name!r} {why}: remove it."
         )
     default = SELECTION_SHARE if selector.share is None else selector.share
     share = default if given is None else check_fraction("selection_share", given)
@@ -324,33 +323,34 @@ def _resolve_selection_share(choice: Choice, form: DataMetadata, given: float | 
 
 
 def _check_choice(choice: Choice, form: DataMetadata) -> None:
-    """Refuse what this data has no use for, and more features than there are."""
+    """Raise UsageError for settings that do not fit the data, or too many features."""
     selector, features, split = choice.selector, form.features, form.split
     if selector.size is not None and not selector.size <= features:
         raise UsageError(
-            f"k is {selector.size:,}, but the data has {features:,} features: take `k={features}` "
+            f"k is {selector.size:,}, but the data has {features:,} features: use `k={features}` "
             "or less."
         )
     selector.check(form)
     if features > MAX_FEATURES:
         raise UsageError(
-            f"The records become {features:,} features: expected at most {MAX_FEATURES:,}. "
-            "Declare columns as kind 'ignore', or fewer categories."
+            f"The encoded records have {features:,} features: expected at most {MAX_FEATURES:,}. "
+            "Declare columns with kind 'ignore', or fewer categories."
         )
     if form.public and not selector.public_description:
         able = [name for name, kind in SELECTORS.kinds().items() if kind.public_description]
         raise UsageError(
-            f"`search_on=` chooses on public data, and method {selector.name!r} has no use for "
-            f"them: take {', '.join(able)}."
+            f"`search_on=` selects features on public data, which method {selector.name!r} does "
+            f"not use: choose {', '.join(able)}."
         )
     if form.public and split.search:
         raise UsageError(
-            "`search_share=` sets private slots aside for a choice, and `search_on=` makes it on "
-            "public data: leave one of them out."
+            "`search_share=` reserves private records for the selection, and `search_on=` selects "
+            "on public data: remove one of them."
         )
     if not form.public and selector.trains_candidates and not split.validation:
         raise UsageError(
-            f"Method {selector.name!r} compares models, and the split has no validation part."
+            f"Method {selector.name!r} compares models on validation records, but the validation "
+            "part of the split is empty: give it a positive fraction (`split=`)."
         )
     trainer = select_trainer(choice.trainer, form.schema.regression)
     if trainer.holds_all_records:
@@ -359,6 +359,6 @@ def _check_choice(choice: Choice, form: DataMetadata) -> None:
             check_objective(split.trial_size, features)
     if split.search and not (selector.trains_candidates or selector.accepts_search_share):
         raise UsageError(
-            f"`search_share=` sets slots aside for a search, and method {selector.name!r} makes "
-            "none: leave it out."
+            f"`search_share=` reserves records for a search, but method {selector.name!r} does "
+            "not search: remove it."
         )

@@ -1,20 +1,20 @@
-"""What a selector is: one method of choosing features, a frozen value of its settings.
+"""The interface of a selector: one feature selection method, a frozen value of its settings.
 
-    lines     what the choice is charged, before a record is read: a name, a parameter, a share
-    choose    the features, from what those lines let it read, or from public records
+    lines     charges of the selection before a record is read: a name, a noise parameter, a share
+    choose    the features, from the records that those lines open, or from public records
 
-A selector reads through `RecordAccess` alone: private records under the charge of one of its lines,
-with the noise that the plan has calibrated for it; public ones free and exact. All else it does is
-post-processing. So one file holds a method: its settings, price, words, JSON and claims.
-A selector is one file: docs/extending.md.
+A selector reads only through `RecordAccess`. It opens private records under the charge of one of
+its lines, with the noise that the plan calibrated; public records are free and exact. The rest is
+post-processing. One file contains a method: settings, charges, description, JSON and published
+bounds. See docs/extending.md to add one.
 
-| method | what it reads to choose | charged as |
+| method | reads | charged as |
 |---|---|---|
 | all, max-pool, random | nothing | - |
 | cfs-greedy, cfs-ga | all contingency tables, or entropies | one Gaussian; Pure, composed |
 | top | class shares, then k picks by exact counts | Gaussian; k Pure |
 | pca | the second moments | Gaussian |
-| pafs | k l privately trained models, and their scores | all that are planned, composed |
+| pafs | k l privately trained models, and their scores | all planned trainings, composed |
 | one-hot | two privately trained models, and their scores | both, composed |
 | subsets | K privately trained models, and their scores | one repeat-and-select |
 
@@ -49,16 +49,16 @@ from pasearch.runs.keys import Stream
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SelectionResult:
-    """Which features the model uses, and what was released on the way.
+    """Selected features, and the values that the selection released.
 
     Args:
-        view: What the model is given of a record.
-        to_class: Symmetrical uncertainty of each feature with the target, where released.
-        blank: Above it are about one in ten features that tell nothing.
-        order: Features in the order in which they were chosen, where there is one.
-        merit: Of the chosen set, where there is one.
-        trials: (features, points) of every candidate, where they may be shown.
-        model: On encoded records, where the winner's weights are kept.
+        view: Input transformation of the model.
+        to_class: Symmetrical uncertainty of each feature with the target, (d,), if released.
+        blank: Uncertainty that about one in ten irrelevant features exceeds; None if not released.
+        order: Indices of the selected features, in the order of selection; () if there is none.
+        merit: Merit of the selected set; None if the method has none.
+        trials: Pairs (features, score count) of every candidate, if they may be shown.
+        model: Model on encoded records, if the winner's weights are reused.
     """
 
     view: View
@@ -71,17 +71,23 @@ class SelectionResult:
 
     @classmethod
     def of(cls, means: Array, order: Sequence[int], **more: Any) -> SelectionResult:
-        """Return the choice of these features, in the order in which they were chosen."""
+        """Make the result from feature indices.
+
+        Args:
+            means: Means of all features, (d,).
+            order: Indices of the selected features, in the order of selection.
+            more: Other fields of the result.
+        """
         return cls(view=View.of(means, make_mask(order, len(means))), order=tuple(order), **more)
 
 
 def select_best(means: Array, sets: Array, points: Sequence[int]) -> SelectionResult:
-    """Return the set of most points, the first of them, with all that were compared.
+    """Select the set with the highest score, the first of equals; keep all compared sets.
 
     Args:
-        means: Of all features, (d,).
-        sets: (p, d) bool.
-        points: p of them.
+        means: Means of all features, (d,).
+        sets: Compared sets, (p, d) bool.
+        points: Score count of each set, p integers.
     """
     chosen = [mask_to_indices(mask) for mask in sets]
     best = max(range(len(chosen)), key=points.__getitem__)
@@ -90,33 +96,35 @@ def select_best(means: Array, sets: Array, points: Sequence[int]) -> SelectionRe
 
 
 def make_mask(places: Sequence[int], features: int) -> Array:
-    """Return which features a set has, (features,) bool."""
+    """Return a bool mask, (features,), True at the given indices."""
     mask = np.zeros(features, bool)
     mask[list(places)] = True
     return mask
 
 
 def mask_to_indices(mask: Array) -> list[int]:
-    """Return the features of a set, rising."""
+    """List the feature indices of a mask, ascending."""
     return np.flatnonzero(mask).tolist()
 
 
 SetScorer = Callable[[Array, Sequence[str]], list[int]]
-"""Gives the points of a model trained on each of some sets, (p, d), by the names of the trials."""
+"""Function that trains a model on each set, (p, d), under the trials' names, and returns the
+scores.
+"""
 
 SELECTION_SHARE = 0.4
-"""The share of epsilon that the choice of features takes."""
+"""Default fraction of epsilon for the selection."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataMetadata:
-    """What is known of the data before a record is read.
+    """Public facts about the data, before a record is read.
 
     Args:
-        schema: Declared, or to be estimated.
+        schema: Schema, declared or to be estimated.
         split: Sizes of the partitions.
-        most: The most categories that an undeclared column may be estimated with.
-        public: Whether features are chosen on public records.
+        most: Maximum number of categories that are estimated for an undeclared column.
+        public: Whether features are selected on public records.
     """
 
     schema: AnySchema
@@ -126,25 +134,25 @@ class DataMetadata:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of a record, at most."""
+        """Maximum shape of an encoded record."""
         return self.schema.max_shape(self.most)
 
     @property
     def features(self) -> int:
-        """How many features a record has, at most."""
+        """Maximum number of features of an encoded record."""
         return math.prod(self.shape)
 
 
 class RecordAccess(ABC):
-    """What a selector may read.
+    """Access of a selector to the records.
 
     Attributes:
-        public: Whether records are declared public: exact, and for nothing.
-        schema: Complete: it says what values mean.
-        means: Of all features, (d,): released before, and charged.
-        columns: Which column each feature belongs to, (d,), where whole columns are to be chosen.
-        slots: How many records there are.
-        retrained: Whether the model is trained on records that the choice does not read.
+        public: Whether records are declared public: free and exact.
+        schema: Complete schema of the records.
+        means: Released means of all features, (d,).
+        columns: Column index of each feature, (d,), if whole columns are selected; else None.
+        slots: Number of records, null records included.
+        retrained: Whether the final model is trained on records that the selection does not read.
     """
 
     public: bool
@@ -156,149 +164,158 @@ class RecordAccess(ABC):
 
     @abstractmethod
     def open_line(self, line: str, *keys: str) -> AbstractContextManager[Records]:
-        """Charge a line once for each key, without one once, and open what it reads."""
+        """Charge a plan line and open its records.
+
+        Args:
+            line: Name of the line.
+            keys: Names of the charges, one charge each; without keys the line is charged once.
+        """
 
     @abstractmethod
     def noise(self, line: str) -> float:
-        """Return the noise that the plan has solved for a line: see its `NoiseParameter`."""
+        """Return the calibrated noise parameter of a line."""
 
     @abstractmethod
     def make_scorer(self) -> SetScorer:
-        """Return what trains a model on each of some sets and gives its (noisy) points."""
+        """Make the function that trains a model per feature set and scores it."""
 
     @abstractmethod
     def train_sets(
         self, sets: Array, trials: Sequence[str], keys: Iterable[str]
     ) -> list[LinearModel]:
-        """Train a model on each set, (p, d), from randomness of its own, charged once a key."""
+        """Train a model on each set, (p, d), with a separate stream; charge per key."""
 
     @abstractmethod
     def score_models(
         self, models: Sequence[LinearModel], trials: Sequence[str], keys: Iterable[str]
     ) -> list[int]:
-        """Return a (noisy) score of each model, charged once a key."""
+        """Score each model (noisy on private records); charge once per key."""
 
 
 class Selector(NamedComponent, ABC):
-    """A method of choosing features: a frozen dataclass of its settings. See the module."""
+    """Feature selection method: a frozen dataclass of its settings. See the module docstring."""
 
     description: ClassVar[str]
-    """What it does, in words."""
+    """One-line description."""
     public_description: ClassVar[str] = ""
-    """What it does on public records; empty if it has no use for them."""
+    """One-line description on public records; empty if the method does not use them."""
     selection_rule: ClassVar[str] = "composition"
-    """How the price of the choice comes about: one of `planning.SELECTION_RULES`."""
+    """Composition rule of the selection: one of `planning.SELECTION_RULES`."""
     no_size_reason: ClassVar[str] = ""
-    """Why it takes no number of features; empty if it does, as its field `size`."""
+    """Reason for having no number of features; empty if the field `size` sets it."""
     training_line: ClassVar[str] = ""
-    """The line that pays for the trainings of its candidates; empty if it trains none."""
+    """Line charged for the candidates' trainings; empty if none are trained."""
     share: ClassVar[float | None] = None
-    """Of the epsilon of the slots that the model is trained on; None if it shares no epsilon."""
+    """Fraction of the training records' epsilon; None if the selection reads none of them."""
     uses_means: ClassVar[bool] = False
-    """Whether it is made on centred features, so that it needs their means."""
+    """Whether the selection uses standardised features, so that it needs their means."""
     accepts_search_share: ClassVar[bool] = False
-    """Whether slots may be set aside for it (`search_share=`)."""
+    """Whether records may be reserved for the selection (`search_share=`)."""
     uses_merit: ClassVar[bool] = False
-    """Whether it releases how much each feature tells of the target, and the set's merit."""
+    """Whether it releases the relevance of each feature, and the merit of the set."""
     shows_trials: ClassVar[bool] = False
-    """Whether every candidate may be shown, with its noisy score."""
+    """Whether every candidate may be shown with its noisy score."""
     size: int | None = None
-    """How many features; None leaves it to the method."""
+    """Number of features; None leaves it to the method."""
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Refuse a rule that has no theorem."""
+        """Raise an error for a selection rule without a theorem."""
         super().__init_subclass__(**options)
         check_selection_rule(cls)
 
     @property
     def trains_candidates(self) -> bool:
-        """Whether models are compared."""
+        """Whether candidate models are trained and compared."""
         return bool(self.training_line)
 
     @property
     def keeps_winner(self) -> bool:
-        """Whether the best candidate's weights are released, so that no model is trained again."""
+        """Whether the best candidate's weights are released without another training."""
         return False
 
     @property
     def trainings(self) -> int:
-        """How many trainings are planned; where their number is secret, 0."""
+        """Number of planned trainings; 0 if their number is secret."""
         return 0
 
     @property
     def expected_trainings(self) -> float:
-        """How many trainings are expected: a public constant."""
+        """Expected number of trainings: a public constant."""
         return float(self.trainings)
 
     @property
     def rounds(self) -> int:
-        """In how many rounds candidates are trained."""
+        """Number of rounds in which candidates are trained."""
         return int(self.trains_candidates)
 
     @property
     def pooling(self) -> MaxPool | None:
-        """What every record goes through beforehand."""
+        """Max pooling of every record before the selection; None for no pooling."""
         return None
 
     def check(self, form: DataMetadata) -> None:
-        """Refuse data that it has no use for, with what to do instead."""
+        """Raise UsageError for data that the method cannot use, with an alternative."""
 
     def lines(self, form: DataMetadata, trainer: type[Trainer]) -> tuple[LineTemplate, ...]:
-        """Return what the choice is charged on private records, in the order of solving.
+        """List the charges of the selection on private records, in the order of calibration.
 
         Args:
-            form: Of the data.
-            trainer: How models are trained.
+            form: Public metadata of the data.
+            trainer: Training method of the candidates.
         """
         return ()
 
     @abstractmethod
     def choose(self, reads: RecordAccess, stream: Stream) -> SelectionResult:
-        """Return the chosen features.
+        """Choose the features.
 
         Args:
             reads: Private records under charge, or public ones.
-            stream: All randomness of the choice.
+            stream: Random stream of the whole selection.
 
-        Cost: `lines`; of public records, nothing.
+        Cost: `lines` on private records; none on public records.
         """
 
     def describe(self, *, public: bool = False) -> str:
-        """Return it in words, with every setting that is not as usual."""
+        """Describe the method, and every setting that differs from its default."""
         return (self.public_description if public else self.description) + self.describe_changes(
             "size"
         )
 
     def describe_changes(self, *names: str) -> str:
-        """Return those of its settings that are not as usual, in words, behind semicolons."""
+        """Describe the named settings that differ from their defaults, each after a semicolon."""
         usual = {each.name: each.default for each in fields(self)}  # pyright: ignore[reportArgumentType]
         own = [(name, getattr(self, name)) for name in names if name in usual]
         told = [("k" if name == "size" else name, v) for name, v in own if v != usual[name]]
         return "".join(f"; {name} {value:,g}" for name, value in told)
 
     def settings(self) -> dict[str, Any]:
-        """Return its settings as plain values, but for the size."""
+        """Return the settings as plain values, without the size."""
         names = [each.name for each in fields(self)]  # pyright: ignore[reportArgumentType]
         return {name: getattr(self, name) for name in names if name != "size"}
 
     def claims(
         self, form: DataMetadata, trainer: type[Trainer], noises: Mapping[str, float], delta: float
     ) -> list[PublishedBound]:
-        """Return what the papers would charge for the choice on private records; never charged.
+        """Compute published privacy bounds of the selection; shown for comparison, never charged.
 
-        Form and trainer are as of `lines`; noises are of each line, by its name; delta the run's.
+        Args:
+            form: Public metadata of the data.
+            trainer: Training method of the candidates.
+            noises: Calibrated noise parameter of each line, by its name.
+            delta: Delta of the run, in (0, 1).
         """
         return []
 
     def count_selected(self, features: int) -> int | None:
-        """Return how many of so many features it chooses; None if that depends on the records."""
+        """Return how many of `features` are selected; None if it depends on the records."""
         return None
 
     def directions(self, features: int) -> int | None:
-        """Return how many directions in the features the model is given; None: features."""
+        """Return the number of components that the model uses; None: it uses features."""
         return None
 
-    def sets(self, schema: AnySchema) -> Array | None:
+    def candidate_sets(self, schema: AnySchema) -> Array | None:
         """Return the only sets that it can choose, (p, d) bool; None if there may be any."""
         return None
 
@@ -310,23 +327,23 @@ SELECTORS = Registry(
 
 
 class SizedSelector(Selector):
-    """What selectors of a given number of features share."""
+    """Selector of a given number of features."""
 
     def __post_init__(self) -> None:
         if self.size is not None:
             object.__setattr__(self, "size", check_positive_integer("k", self.size))
 
     def count(self, features: int) -> int:
-        """Return how many are chosen of so many: d^(2/3) of d, if no size was given."""
+        """Return how many of `features` are selected: the size, or d^(2/3) of d by default."""
         usual = max(1, round(features ** (2 / 3)))
         return min(features, usual if self.size is None else self.size)
 
 
 class ComparingSelector(Selector):
-    """What selectors share that train a model on each of their sets and compare noisy scores.
+    """Selector that trains a model on each of its sets and compares noisy scores.
 
-    Every planned training and score is charged, and all may be shown; the released model is trained
-    anew, on what is left of epsilon. Second moments, once released, serve every set.
+    Every planned training and score is charged, and all may be shown. The released model is trained
+    from scratch with the remaining epsilon. Second moments are released once for all sets.
     """
 
     training_line: ClassVar[str] = "candidate training"
@@ -336,11 +353,11 @@ class ComparingSelector(Selector):
     printed: ClassVar[str] = ""
 
     def count_charged_trainings(self, trainer: type[Trainer]) -> int:
-        """Return how many releases candidates are trained from: one each, if they share none."""
+        """Return the number of charged trainings: one if all sets share a release."""
         return 1 if trainer.shares_release else self.trainings
 
     def lines(self, form: DataMetadata, trainer: type[Trainer]) -> tuple[LineTemplate, ...]:
-        """Return every planned training and score."""
+        """List every planned training and score."""
         knob = trainer.knob(form.split.trial_size, form.schema.regression)
         return (
             LineTemplate(name=self.training_line, knob=knob, times=self.charged(trainer)),
@@ -352,10 +369,11 @@ class ComparingSelector(Selector):
     def claims(
         self, form: DataMetadata, trainer: type[Trainer], noises: Mapping[str, float], delta: float
     ) -> list[PublishedBound]:
-        """Return the paper's own price of the trainings (Eq. 8), which is for pure epsilon-DP.
+        """Compute the paper's bound of the trainings (Eq. 8), which is for pure epsilon-DP.
 
         Trainings of (epsilon, delta)-DP enter with their epsilon at the run's delta. There is no
-        claim for trainings that share one release: the paper has no such trainings.
+        bound for
+        trainings that share one release: the paper has no such trainings.
         """
         if trainer.shares_release:
             return []
@@ -368,11 +386,11 @@ class ComparingSelector(Selector):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """How features are chosen, and how the model on them is trained.
+    """Selection method and training method of a run.
 
     Args:
-        selector: The method.
-        trainer: One of `trainers.TRAINERS`.
+        selector: Selection method.
+        trainer: Name in `trainers.TRAINERS`.
     """
 
     selector: Selector
@@ -382,14 +400,14 @@ class Choice:
         check_one_of("trainer", self.trainer, TRAINERS)
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values, from which `choice_from_json` makes it again."""
+        """Return plain values; `choice_from_json` is the inverse."""
         selector = self.selector
         told = {"name": selector.name, "trainer": self.trainer, "size": selector.size}
         return {**told, **selector.settings()}
 
 
 def check_one_of(name: str, value: str, known: Iterable[str]) -> None:
-    """Refuse a setting that is none of some names."""
+    """Raise UsageError if a setting is not one of the known names."""
     if value not in known:
         names = list(known)
         raise UsageError(
@@ -401,18 +419,21 @@ def make_choice(name: str, trainer: str = "dpsgd", **settings: Any) -> Choice:
     """Make a choice from the name of a selector and of a trainer.
 
     Args:
-        name: One of `SELECTORS`.
-        trainer: One of `trainers.TRAINERS`.
+        name: Name in `SELECTORS`.
+        trainer: Name in `trainers.TRAINERS`.
         settings: Fields of the selector; None keeps a field's default.
 
     Raises:
-        UsageError: An unknown name, or a setting that the method has no use for.
+        UsageError: An unknown name, or a setting of another method.
+
+    >>> make_choice("cfs-greedy", size=5).selector.size
+    5
     """
     check_one_of("method", name, SELECTORS)
     given = {setting: value for setting, value in settings.items() if value is not None}
     for setting in given:
         if setting == "size" and (why := SELECTORS[name].no_size_reason):
-            raise UsageError(f"Method {name!r} {why}: leave `k=` out.")
+            raise UsageError(f"k cannot be set: method {name!r} {why}. Remove `k=`.")
         owners = [
             each
             for each, kind in SELECTORS.kinds().items()
@@ -420,17 +441,17 @@ def make_choice(name: str, trainer: str = "dpsgd", **settings: Any) -> Choice:
         ]
         if name not in owners:
             raise UsageError(
-                f"`{setting}=` is of the method {' or '.join(owners)}, and method {name!r} has no "
-                "use for it: leave it out, or name that method."
+                f"`{setting}=` requires method {' or '.join(owners)}, not {name!r}: remove it, or "
+                "change the method."
             )
     return Choice(selector=SELECTORS[name](**given), trainer=trainer)
 
 
 def choice_from_json(values: object) -> Choice:
-    """Read what a choice's `to_json` wrote.
+    """Parse the result of a choice's `to_json`.
 
     Raises:
-        UsageError: An unknown method, a setting that it lacks, or a value that it refuses.
+        UsageError: An unknown method, a missing setting, or a value out of range.
     """
     own = dict(values) if isinstance(values, dict) else {}
     trainer = own.pop("trainer", None)
@@ -441,6 +462,6 @@ def choice_from_json(values: object) -> Choice:
 
 
 def setting_names() -> list[str]:
-    """List the settings of all selectors, without the number of features."""
+    """List the names of the settings of all selectors, without the number of features."""
     every = (each.name for kind in SELECTORS.kinds().values() for each in fields(kind))  # pyright: ignore[reportArgumentType]
     return [name for name in dict.fromkeys(every) if name != "size"]

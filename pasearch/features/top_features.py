@@ -1,21 +1,21 @@
-"""Top: the k features most associated with the target, each picked privately, without tables.
+"""Method `top`: the k features most associated with the target, selected privately without tables.
 
-    class shares    one Gaussian release of the classes' counts, a tenth of the choice's epsilon
+    class shares    one Gaussian release of the classes' counts, a tenth of the selection's epsilon
     points(X)       sum over codes v and classes c of |1000 n(v, c) - P_c n(v)|
-    picks           k picks by these points, the rest of the epsilon
+    picks           k private selections by these scores, the rest of the epsilon
 
 n(v, c) counts records with X = v and class c, n(v) those with X = v; P_c are public or released
-class shares in thousandths. Points are integers, 0 where X tells nothing about a class of those
-shares, and one record moves each by at most 2 (1000 - min P_c). k times a feature is picked, each
-time among those that are left:
+class shares in thousandths. Scores are integers, 0 if X is independent of a class with those
+shares, and one record changes each by at most 2 (1000 - min P_c). Each of k rounds selects one of
+the remaining features:
 
-    GumbelTop         P(i) ~ e^(epsilon points_i / (2 most)), the exponential mechanism: the same
-                      law as adding Gumbel noise once and taking the k largest, in order
-    PermuteAndFlip    in a random order, take the first i whose coin of probability
-                      e^(-epsilon gap_i / (2 most)) shows heads, gap_i the distance to the best:
-                      each pick epsilon-DP as well, and never further behind on average
+    GumbelTop         P(i) ~ e^(epsilon points_i / (2 sensitivity)), the exponential mechanism: the
+                      same distribution as adding Gumbel noise once and taking the k largest
+    PermuteAndFlip    in a random order, take the first i whose Bernoulli draw of probability
+                      e^(-epsilon gap_i / (2 sensitivity)) is 1, gap_i the distance to the best:
+                      also epsilon-DP per round, and on average never further from the best
 
-Both compute in integers only, so their laws are exact. k picks cost k epsilon at most.
+Both use integers only, so their distributions are exact. k rounds cost at most k epsilon.
 
 Source: McSherry and Talwar 2007; Durfee and Rogers 2019 (one-shot top k); McKenna and Sheldon 2020
 (permute and flip). Proof: docs/guarantees/picking-features.md.
@@ -56,15 +56,15 @@ from pasearch.runs.mechanisms import ExponentialMechanism, bernoulli_decay
 from pasearch.runs.sums import GaussianSum
 
 SHARE_UNITS = 1000
-"""Class shares are counted in parts of this."""
+"""Denominator of class shares: they are integers in thousandths."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassShares:
-    """How many of the records are of each class: public, or released before.
+    """Fraction of the records in each class: public, or released before.
 
     Args:
-        thousandths: P_c of each class, whole numbers from 0 on that add up to 1000.
+        thousandths: P_c of each class, nonnegative integers that sum to 1000.
     """
 
     thousandths: tuple[int, ...]
@@ -77,17 +77,19 @@ class ClassShares:
             or sum(given) != SHARE_UNITS
         ):
             raise UsageError(
-                f"thousandths is {given!r}: expected whole numbers, 0 or above, of two classes or "
-                f"more, that add up to {SHARE_UNITS}. `ClassShares.of` rounds shares."
+                f"thousandths is {given!r}: expected nonnegative integers of two classes or more "
+                f"that sum to {SHARE_UNITS}. `ClassShares.of` rounds shares."
             )
         object.__setattr__(self, "thousandths", tuple(map(int, given)))
 
     @classmethod
     def of(cls, shares: Sequence[float]) -> ClassShares:
-        """Return shares in thousandths: rounded down, what is left to the largest remainders.
+        """Round shares to thousandths, by the largest-remainder method.
 
         Args:
-            shares: Of each class, 0 or above and not all 0, in any unit: noisy counts clipped at 0.
+            shares: Share of each class, 0 or above and not all 0, in any unit, such as clipped
+                noisy
+                counts.
         """
         values = np.asarray(shares, dtype=np.float64)
         sound = values.ndim == 1 and np.isfinite(values).all() and (values >= 0).all()
@@ -104,18 +106,18 @@ class ClassShares:
 
     @property
     def sensitivity(self) -> int:
-        """By how much one record may change a feature's points: 2 (1000 - min P_c)."""
+        """Maximum change of a feature's score by one record: 2 (1000 - min P_c)."""
         return 2 * (SHARE_UNITS - min(self.thousandths))
 
 
 def score_association(table: npt.NDArray[np.integer], shares: ClassShares) -> int:
-    """Return the points of a feature.
+    """Score the association of a feature with the class.
 
-    Guarantee: a record more, or fewer, in one cell changes them by at most `shares.sensitivity`.
+    Guarantee: one record in one cell, added or removed, changes it by at most `shares.sensitivity`.
 
     Args:
-        table: How many records are in each cell, (codes, classes).
-        shares: Of the classes.
+        table: Number of records in each cell, (codes, classes).
+        shares: Shares of the classes.
     """
     expected = table.sum(axis=1, keepdims=True) * np.array(shares.thousandths)
     return int(np.abs(SHARE_UNITS * table - expected).sum())
@@ -124,14 +126,14 @@ def score_association(table: npt.NDArray[np.integer], shares: ClassShares) -> in
 def count_class_tables(
     codes: npt.NDArray[np.integer], attributes: Attributes
 ) -> npt.NDArray[np.integer]:
-    """Return how many records have each code of a column, and each class.
+    """Count the records with each code of a column and each class.
 
     Args:
-        codes: What `attributes.codes` returned, (n, m), the target last; -1: in no cell.
-        attributes: What is public about the columns.
+        codes: Codes of the records, (n, m), the target last; -1 is in no cell.
+        attributes: Public metadata of the columns.
 
     Returns:
-        int64 (codes of all columns, classes): tables of parts add up to the table of all.
+        int64 (codes of all columns, classes); tables of disjoint parts sum to the table of all.
 
     Raises:
         UsageError: Another number of columns.
@@ -150,24 +152,24 @@ def count_class_tables(
 def score_tables(
     tables: npt.NDArray[np.integer], attributes: Attributes, shares: ClassShares
 ) -> list[int]:
-    """Return the points of every feature of encoded records.
+    """Score every feature of encoded records.
 
-    Guarantee: a record that becomes null changes each by at most `shares.sensitivity`.
+    Guarantee: a record that becomes null changes each score by at most `shares.sensitivity`.
 
     Args:
-        tables: Of `count_class_tables`, of all records.
-        attributes: As of `count_class_tables`.
-        shares: Of the target's classes, or bins.
+        tables: Result of `count_class_tables` over all records.
+        attributes: Public metadata of the columns.
+        shares: Shares of the target's classes, or bins.
 
     Raises:
         UsageError: Another number of classes.
 
-    Cost: none by itself: points are private. Picking by them costs the mechanism's `event`.
+    Cost: none by itself: scores are private. A selection by them costs the mechanism's `event`.
     """
     classes = attributes.sizes[-1]
     if len(shares.thousandths) != classes:
         raise UsageError(
-            f"There are {len(shares.thousandths)} shares: expected {classes} shares, one a class."
+            f"There are {len(shares.thousandths)} shares: expected {classes} shares, one per class."
         )
     points = []
     of_columns = np.split(tables, attributes.starts[1:-1])
@@ -181,16 +183,16 @@ def score_tables(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopMechanism:
-    """What both ways to pick k features have in common.
+    """Base class of both mechanisms that select k features.
 
-    Guarantee: each pick is epsilon-DP if one record changes each feature's points by at most
-    `most`; which k are picked, and in which order, is all that is released.
+    Guarantee: each selection is epsilon-DP if one record changes each feature's score by at most
+    `sensitivity`; only the selected features and their order are released.
 
     Args:
-        epsilon: The price of one pick, above 0.
-        k: How many are picked, all of them different.
-        most: By how much one record may change the points of a feature, such as
-            `ClassShares.most`.
+        epsilon: Privacy cost of one selection, above 0.
+        k: Number of selected features, all different, 1 or above.
+        sensitivity: Maximum change of a feature's score by one record, an integer above 0, such as
+            `ClassShares.sensitivity`.
     """
 
     name: ClassVar[str]
@@ -203,26 +205,26 @@ class TopMechanism:
 
     @property
     def event(self) -> SelfComposition:
-        """What all k picks cost together, over any number of features."""
+        """Privacy event of all k selections, for any number of features."""
         return SelfComposition(event=PureDP(epsilon=self.epsilon), count=self.k)
 
     def release(self, points: Sequence[int], stream: Stream) -> tuple[int, ...]:
-        """Return the k picked features, in the order of picking.
+        """Release k selected features, in the order of selection.
 
         Args:
-            points: Of each feature, private.
-            stream: The release's own randomness; its keys contain the points, as of a count.
+            points: Score of each feature, integers: private.
+            stream: Random stream of this release alone; its keys contain the scores.
 
         Raises:
-            UsageError: Fewer features than are to be picked.
-            TypeError: Points that are not whole numbers (their values are private and not named).
+            UsageError: Fewer features than k.
+            TypeError: Scores that are not integers (their values are private and not printed).
 
-        Cost: `event`, on every partition that the points were taken from; charge it first.
+        Cost: `event`, on every partition that the scores were computed from; charge it first.
         """
         if not len(points) >= self.k:
             raise UsageError(f"k is {self.k}: expected at most the {len(points)} features.")
         if not all(map(_is_integer, points)):
-            raise TypeError("points are ints: count records.")
+            raise TypeError("points must be integers: count records.")
         left, picked = list(range(len(points))), []
         for turn in range(self.k):
             place = self._pick([int(points[i]) for i in left], stream.child(self.name, turn))
@@ -235,9 +237,9 @@ class TopMechanism:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GumbelTop(TopMechanism):
-    """k exponential mechanisms without replacement: the k largest after one Gumbel noise each.
+    """Exponential mechanism k times without replacement: the k largest after one Gumbel noise each.
 
-    Guarantee: as of `TopMechanism`.
+    Guarantee: that of `TopMechanism`.
     """
 
     name: ClassVar[str] = "gumbel top"
@@ -250,10 +252,11 @@ class GumbelTop(TopMechanism):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PermuteAndFlip(TopMechanism):
-    """k times permute and flip, without replacement.
+    """Permute-and-flip k times, without replacement.
 
-    Guarantee: as of `TopMechanism`; for the same points a pick is on average no further behind the
-    best than the exponential mechanism's.
+    Guarantee: that of `TopMechanism`; for the same scores, a selection is on average no further
+    from
+    the best than the exponential mechanism's.
     """
 
     name: ClassVar[str] = "permute and flip"
@@ -273,22 +276,22 @@ def _is_integer(value: object) -> bool:
 
 
 SHARES_LINE, PICKS_LINE = "class shares", "picks"
-"""The lines of the two releases."""
+"""Plan lines of the two releases."""
 
 PICK_MECHANISMS = {"permute-and-flip": PermuteAndFlip, "gumbel": GumbelTop}
 
 CLASS_SHARES_FRACTION = 0.1
-"""The share of the choice's epsilon that class shares take."""
+"""Fraction of the selection's epsilon for the class shares."""
 
 
 @SELECTORS.register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopSelector(SizedSelector):
-    """Picks the features that tell most of the target.
+    """Private selection of the features most associated with the target.
 
     Args:
-        size: How many; None takes d^(2/3) of d.
-        pick: "permute-and-flip" or "gumbel".
+        size: Number of features, 1 or above; None: d^(2/3) of d features.
+        pick: Selection mechanism: "permute-and-flip" or "gumbel".
     """
 
     name: ClassVar[str] = "top"
@@ -309,7 +312,7 @@ class TopSelector(SizedSelector):
         return words + self.describe_changes("size")
 
     def lines(self, form: DataMetadata, trainer: type[Trainer]) -> tuple[LineTemplate, ...]:
-        """Return the class shares, and k picks."""
+        """Return the class shares, and k selections."""
         count = self.count(form.features)
         return (
             LineTemplate(name=SHARES_LINE, knob=GAUSSIAN_NOISE, share=CLASS_SHARES_FRACTION),
@@ -320,7 +323,7 @@ class TopSelector(SizedSelector):
         )  # fmt: skip
 
     def choose(self, reads: RecordAccess, stream: Stream) -> SelectionResult:
-        # No more than were planned: an estimated schema has at most as many features.
+        # At most the planned size: an estimated schema has no more features than planned.
         attributes, size = make_attributes(reads.schema), self.count(len(reads.means))
         if reads.public:
             with reads.open_line(PICKS_LINE) as records:
@@ -349,7 +352,7 @@ class TopSelector(SizedSelector):
 
 
 def _count_classes(records: Records, attributes: Attributes) -> Array:
-    """Return how many records are of each class, or bin of the target."""
+    """Count the records of each class, or bin of the target."""
     codes = attributes.items[-1].codes(records.y.numpy()[:, None])
     return np.bincount(codes[records.valid.numpy()], minlength=attributes.sizes[-1])
 

@@ -1,10 +1,10 @@
-"""The linear models of a feature selection, and the ways to train them.
+"""The linear models of a feature selection, and their training methods.
 
-    dpsgd        a layer of one unit a class, by `training`: full batches, momentum, averages
-    objective    logistic regression by objective perturbation, one against the rest; of a number,
-                 linear regression from noisy second moments
+    dpsgd        a layer with one unit per class, by `training`: full batches, momentum, averages
+    objective    logistic regression by objective perturbation, one against the rest; for
+                 regression, linear regression from noisy second moments
 
-Every model is handed over on encoded records: what a view does to them is part of its weights.
+Every model is returned for encoded records: the transformation of its view is part of its weights.
 
 Source: Bao et al., sections VI-D and IX-B (both trainers). Proof: docs/guarantees/dp-sgd.md and
 objective-perturbation.md.
@@ -39,20 +39,20 @@ OnStep = Callable[[int, int], None]
 OptionalOnStep = OnStep | None
 SetFitter = Callable[[Array], "list[LinearModel]"]
 MODELS_PER_PRODUCT = 64
-"""How many models' scores are held at a time."""
+"""Number of models whose scores are computed in one product: a memory limit."""
 
 LINKS = ("softmax", "one-vs-rest", "identity")
-"""How scores become probabilities: exp, normalised; logistic each, normalised; not at all."""
+"""Conversions of scores to probabilities: softmax; normalised logistic per class; none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinearModel:
-    """A linear model of encoded records.
+    """Linear model of encoded records.
 
     Args:
-        weights: (outputs, features).
-        intercept: (outputs,).
-        link: One of `LINKS`.
+        weights: Weights, (outputs, features).
+        intercept: Intercepts, (outputs,).
+        link: Name in `LINKS`.
     """
 
     weights: Array
@@ -60,7 +60,7 @@ class LinearModel:
     link: str
 
     def scores(self, x: Tensor) -> Tensor:
-        """Return what it says of encoded records, float32 (n, outputs)."""
+        """Compute the scores of encoded records, float32 (n, outputs)."""
         weights, intercept = (
             torch.from_numpy(np.asarray(each, np.float32))
             for each in (self.weights, self.intercept)
@@ -68,19 +68,19 @@ class LinearModel:
         return x.flatten(1) @ weights.T + intercept
 
     def counts(self, records: Records, metric: Metric) -> list[int]:
-        """Return its counts, as a metric has them, on open records: private."""
+        """Compute the metric's counts on open records: private."""
         return count_for_models([self], records, metric)[0]
 
 
 def log_odds(scores: Tensor, link: str) -> Tensor:
-    """Return scores whose softmax is what the link makes of them; numbers as they are."""
+    """Convert scores to logits whose softmax is the link's probabilities."""
     return nn.functional.logsigmoid(scores) if link == "one-vs-rest" else scores
 
 
 def count_for_models(
     models: Sequence[LinearModel], records: Records, metric: Metric
 ) -> list[list[int]]:
-    """Return each model's counts on open records, from one product for many models."""
+    """Compute each model's counts on open records, with one product for many models."""
     groups = [
         models[start : start + MODELS_PER_PRODUCT]
         for start in range(0, len(models), MODELS_PER_PRODUCT)
@@ -109,23 +109,23 @@ def count_for_models(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trainer(ABC):
-    """One way to train, at a solved price.
+    """Training method with a calibrated noise parameter.
 
     Args:
-        noise: As its `knob` says.
-        outputs: Classes, or 1 for a number.
-        regression: Whether a number is predicted.
+        noise: Noise parameter, see `noise_name`.
+        outputs: Number of classes, or 1 for regression.
+        regression: Whether the target is a number.
         device: "cpu" or "cuda".
     """
 
     noise_name: ClassVar[str]
-    """Noise parameter: "mu" (DP-SGD with `make_linear_recipe`), "epsilon" or "noise_multiplier"."""
+    """Meaning of `noise`: "mu" (DP-SGD with `linear_recipe`), "epsilon" or "noise_multiplier"."""
     shares_release: ClassVar[bool] = False
-    """Whether what one training releases serves every set of features."""
+    """Whether the release of one training serves every set of features."""
     holds_all_records: ClassVar[bool] = False
-    """Whether it holds all records at once; see `logistic.check_objective`."""
+    """Whether all records are in memory at once; see `logistic.check_objective`."""
     trains_separately: ClassVar[bool] = False
-    """Whether each set's model is trained by itself, so that somebody else may do it."""
+    """Whether each set has an independent training, so that a worker can run it."""
     noise: float
     outputs: int
     regression: bool
@@ -134,16 +134,16 @@ class Trainer(ABC):
     @classmethod
     @abstractmethod
     def knob(cls, slots: int, regression: bool) -> NoiseParameter:
-        """Return how the noise of one training on so many slots is found."""
+        """Return the noise parameter of one training on `slots` records, for calibration."""
 
     @classmethod
     def link(cls, outputs: int, regression: bool) -> str:
-        """Return how a model's scores become probabilities: one of `LINKS`."""
+        """Return the conversion of a model's scores to probabilities: one of `LINKS`."""
         return "identity" if regression else "softmax"
 
     @abstractmethod
     def scale_signal(self, factor: float) -> Self:
-        """Return it with so much more signal: for so much fewer records."""
+        """Return the trainer with `factor` times the signal, for a smaller data set."""
 
     @abstractmethod
     def fit(
@@ -152,28 +152,28 @@ class Trainer(ABC):
         """Train a model on an open partition.
 
         Args:
-            records: The partition.
-            view: What the model is given of a record.
+            records: Open partition.
+            view: Input transformation of the model.
             stream: Random stream of this training alone.
-            on_step: Called with the number of finished steps and of all steps; by DP-SGD alone.
+            on_step: Callback with the number of finished steps and of all steps; DP-SGD only.
 
-        Cost: `knob`'s event where the noise is, charged by the caller.
+        Cost: one training's event at the trainer's noise, charged by the caller.
         """
 
     def fit_many(
         self, records: Records, means: Array, masks: Array, streams: Sequence[Stream],
         *, on_step: OptionalOnStep = None,
     ) -> list[LinearModel]:  # fmt: skip
-        """Train a model for each set of features, each with its own stream.
+        """Train a model for each set of features, each with a separate stream.
 
         Args:
-            records: An open partition.
+            records: Open partition.
             means: Means of all features, (d,).
-            masks: Sets, (p, d) bool.
-            streams: p random streams.
-            on_step: Called with the number of finished steps of all p; by DP-SGD alone.
+            masks: Sets of features, (p, d) bool.
+            streams: Random stream of each set, p streams.
+            on_step: Callback with the number of finished steps of all p trainings; DP-SGD only.
 
-        Cost: as `fit`, once for each set.
+        Cost: one training's event per set.
         """
         return [
             self.fit(
@@ -186,20 +186,20 @@ class Trainer(ABC):
         ]
 
     def fit_all_sets(self, records: Records, means: Array, stream: Stream) -> SetFitter:
-        """Return what gives a model of each set, (p, d), from one release; see `shared`.
+        """Make a function from sets, (p, d), to models, with one release for all of them.
 
-        Cost: as `fit`, once.
+        Cost: one training's event, once.
         """
         raise NotImplementedError
 
     def fit_public(self, records: Records, view: View) -> LinearModel:
-        """Return the model without noise, of declared-public records.
+        """Train the model without noise, on declared-public records.
 
         Raises:
             UsageError: Private records.
         """
         if records.public is not True:
-            raise UsageError("Training without noise is for data declared public.")
+            raise UsageError("Training without noise requires data declared public (public=True).")
         rows, y, valid = _transform_all(view, records)
         masks, norm = np.ones((1, view.width), bool), MAX_NORM_FACTOR * ROW_NORM
         if self.regression:
@@ -213,7 +213,7 @@ class Trainer(ABC):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DpSgdTrainer(Trainer):
-    """DP-SGD: a layer of one unit a class, with `make_linear_recipe`."""
+    """DP-SGD on a layer with one unit per class, with `linear_recipe`."""
 
     noise_name: ClassVar[str] = "mu"
     trains_separately: ClassVar[bool] = True
@@ -260,7 +260,7 @@ class ObjectiveTrainer(Trainer):
 
     @classmethod
     def link(cls, outputs: int, regression: bool) -> str:
-        """Return that of two classes, or of each against the rest."""
+        """Return the link of two classes, or of each class against the rest."""
         return "one-vs-rest" if outputs > 2 else "softmax"
 
     def scale_signal(self, factor: float) -> Self:
@@ -280,7 +280,7 @@ class ObjectiveTrainer(Trainer):
     ) -> list[LinearModel]:  # fmt: skip
         every = View.of(means)
         rows, y, valid = _transform_all(every, records)
-        # A set's own view is this one times a factor, which its bound takes instead.
+        # A set's view is this one times a factor; the factor is applied to its norm bound instead.
         views = [View.of(means, mask) for mask in masks]
         ratios = [every.scale[view.columns[0]] / view.scale[0] for view in views]
         mechanisms = [self._mechanism(float(ratio)) for ratio in ratios]
@@ -293,7 +293,7 @@ class ObjectiveTrainer(Trainer):
         ]
 
     def _mechanism(self, ratio: float) -> logistic.ObjectivePerturbation:
-        """Return the mechanism whose rows are `ratio` times as long as a view's usually are."""
+        """Make the mechanism for rows that are `ratio` times as long as a view's default."""
         return logistic.ObjectivePerturbation(
             epsilon=self.noise, data_norm=MAX_NORM_FACTOR * ROW_NORM * ratio, classes=self.outputs
         )
@@ -326,7 +326,7 @@ class MomentsTrainer(Trainer):
         *, on_step: OptionalOnStep = None,
     ) -> list[LinearModel]:  # fmt: skip
         every = View.of(means)
-        # One matrix at a time: how much memory is taken must not tell how many sets there are.
+        # One matrix at a time: memory use must not reveal the number of sets.
         total = self._moments().sum_moments(_iterate_arrays(every, records))
         return [
             _model_from_solution(
@@ -336,7 +336,7 @@ class MomentsTrainer(Trainer):
         ]
 
     def fit_all_sets(self, records: Records, means: Array, stream: Stream) -> SetFitter:
-        """Release second moments, which give a model of every set of features for nothing."""
+        """Release second moments, which fit a model for every set of features for free."""
         every = View.of(means)
         moments = self._moments().release_parts(_iterate_arrays(every, records), stream)
         return lambda masks: [
@@ -351,14 +351,14 @@ class MomentsTrainer(Trainer):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetTraining:
-    """The training of one set's model, as a worker does it.
+    """Training of one set's model in a worker process.
 
     Args:
-        trainer: See `Trainer.trains_separately`.
-        opened: The records; charged.
-        view: Of the set.
-        stream: Of this training alone.
-        threads: How many it computes with.
+        trainer: Training method with `trains_separately`.
+        opened: Records, already charged.
+        view: Input transformation of the set.
+        stream: Random stream of this training alone.
+        threads: Number of threads of the computation.
     """
 
     trainer: Trainer
@@ -368,13 +368,13 @@ class SetTraining:
     threads: int
 
     def __call__(self, arrays: dict[str, Array]) -> bytes:
-        """Train on what was opened, and return weights and intercept."""
+        """Train on the opened records, and return weights and intercept."""
         with use_threads(self.threads):
             model = self.trainer.fit(self.opened.records(arrays), self.view, self.stream)
         return np.column_stack([model.weights, model.intercept]).astype("<f8").tobytes()
 
     def model(self, found: bytes) -> LinearModel:
-        """Return the model that a worker has trained."""
+        """Return the model that a worker trained."""
         trainer = self.trainer
         both = np.frombuffer(found, "<f8").reshape(trainer.outputs, -1)
         link = trainer.link(trainer.outputs, trainer.regression)
@@ -387,21 +387,21 @@ TRAINERS: dict[str, tuple[str, type[Trainer], type[Trainer]]] = {
         DpSgdTrainer,
     ),
     "objective": (
-        "logistic regression by objective perturbation, pure epsilon-DP; of a number, "
+        "logistic regression by objective perturbation, pure epsilon-DP; for regression, "
         "linear regression from noisy second moments", ObjectiveTrainer, MomentsTrainer,
     ),
 }  # fmt: skip
-"""How the released model can be trained: in words, of classes, and of a number."""
+"""Training methods: description, trainer for classification, trainer for regression."""
 
 
 def select_trainer(name: str, regression: bool) -> type[Trainer]:
-    """Return the trainer that a choice names."""
+    """Select the trainer of this name for classification or regression."""
     _, of_classes, of_a_number = TRAINERS[name]
     return of_a_number if regression else of_classes
 
 
 def _model_from_solution(solved: Array, view: View, link: str) -> LinearModel:
-    """Return a model from weights with the intercept last, (1 or outputs, width + 1)."""
+    """Make a model from weights with the intercept last, (1 or outputs, width + 1)."""
     weights, intercept = solved[:, :-1], solved[:, -1]
     if link == "softmax":  # two classes: one score is 0, and softmax is the logistic function
         weights = np.concatenate([np.zeros_like(weights), weights])
@@ -415,23 +415,23 @@ def _make_model(weights: Array, intercept: Array, view: View, link: str) -> Line
 
 
 def _offset_progress(on_step: OptionalOnStep, place: int, of: int) -> OptionalOnStep:
-    """Return what tells of one training's steps as of so many trainings'."""
+    """Report the steps of training `place` of `of` as steps of all trainings."""
     if on_step is None:
         return None
     return lambda finished, steps: on_step(place * steps + finished, of * steps)
 
 
 def _iterate_arrays(view: View, records: Records) -> Iterator[tuple[Array, Array, Array]]:
-    """Go through records as `linear` takes them."""
+    """Iterate over records as arrays for `linear`."""
     for part in records.parts():
         yield view.rows(part).numpy().astype(np.float64), part.y.numpy(), part.valid.numpy()
 
 
 def _transform_all(view: View, records: Records) -> tuple[Array, Array, Array]:
-    """Return records as `logistic` takes them: one array.
+    """Transform all records into one array for `logistic`.
 
     Raises:
-        UsageError: Its form is more than memory should hold.
+        UsageError: The array would need too much memory.
     """
     logistic.check_objective(len(records), view.width)
     rows, start = np.empty((len(records), view.width)), 0

@@ -1,9 +1,9 @@
-"""What a linear model sees of a record: chosen features, centred and scaled by noisy means.
+"""The input of a linear model: selected features, centred and scaled by noisy means.
 
-The means and what is done by them stand in `data.means`; a view is that for a set of the features,
-its rows again of root mean square norm ROW_NORM, and of directions in them.
+Package module `data.means` releases the means and derives centre and scale. A view applies them to
+a subset of the features, with rows of root mean square norm ROW_NORM, and can rotate the result.
 
-Source: ours. Proof: docs/guarantees/feature-selection.md.
+Source: original to this project. Proof: docs/guarantees/feature-selection.md.
 """
 
 from __future__ import annotations
@@ -21,19 +21,21 @@ from pasearch.data.rows import CompactRows
 from pasearch.runs.sums import MAX_SUM_RECORDS, clip_rows
 
 MAX_NORM_FACTOR = 1.25
-"""Longer rows than REACH times ROW_NORM are cut, where a method bounds rows and not gradients."""
+"""Maximum row norm in units of ROW_NORM; methods that bound rows (not gradients) scale longer rows
+down to it.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """Chosen features of a record, centred and scaled: what a linear model is given.
+    """Selected features of a record, centred and scaled: the input of a linear model.
 
     Args:
-        features: d, of an encoded record.
-        columns: Which of them, rising, (c,).
-        shift: Their means, (c,).
-        scale: What the centred ones are multiplied by, (c,).
-        rotation: Directions in them, (c, k); None takes them as they are.
+        features: Number of features of an encoded record, d.
+        columns: Indices of the selected features, ascending, (c,).
+        shift: Means of the selected features, (c,).
+        scale: Factors of the centred features, (c,), above 0.
+        rotation: Components of the scaled features, (c, k); None: no rotation.
     """
 
     features: int
@@ -44,7 +46,12 @@ class View:
 
     @classmethod
     def of(cls, means: Array, mask: Array | None = None) -> View:
-        """Return the view of some features, from the means of all of them; None: of all."""
+        """Make a view from the means of all features.
+
+        Args:
+            means: Means of all features, (d,).
+            mask: True for a selected feature, (d,) bool; None selects all.
+        """
         columns = np.arange(len(means)) if mask is None else np.flatnonzero(mask)
         shift = means[columns]
         return cls(
@@ -52,45 +59,47 @@ class View:
         )
 
     def with_rotation(self, rotation: Array) -> View:
-        """Return the view of directions in these features, (c, k)."""
+        """Return a copy of the view with components of its features, (c, k)."""
         return replace(self, rotation=rotation)
 
     @property
     def width(self) -> int:
-        """How many numbers a record becomes."""
+        """Number of inputs of the model."""
         return len(self.columns) if self.rotation is None else self.rotation.shape[1]
 
     def rows(self, records: Records) -> Tensor:
-        """Return records as the model sees them, float32 (n, width), null records 0.
+        """Transform records into model inputs, float32 (n, width); null records are 0.
 
         Args:
-            records: Encoded, in [0, 1].
+            records: Encoded records with features in [0, 1].
         """
         # Advanced indexing copies, so what follows can be done in place.
         return self._centre(records.x.flatten(1)[:, torch.from_numpy(self.columns)], records.valid)
 
     def transform_records(self, records: Records) -> Records:
-        """Return records as the model sees them, to train on.
+        """Transform records into model inputs for training.
 
         Args:
-            records: As of `rows`; of compact ones only a batch becomes float32 at a time.
+            records: Encoded records with features in [0, 1]; compact records become float32 only
+                one batch
+                at a time.
         """
         compact = isinstance(records.x, CompactRows)
         x: Any = CompactView.of(self, records) if compact else self.rows(records)
         return Records(x=x, y=records.y, valid=records.valid, public=records.public)
 
     def _centre(self, z: Tensor, valid: Tensor) -> Tensor:
-        """Return chosen features, (n, c), centred, scaled and rotated; they are overwritten."""
+        """Centre, scale and rotate selected features, (n, c), in place."""
         shift, scale = (torch.from_numpy(e.astype(np.float32)) for e in (self.shift, self.scale))
         z.sub_(shift).mul_(scale).index_fill_(0, torch.nonzero(~valid)[:, 0], 0.0)
         return z if self.rotation is None else z @ torch.from_numpy(self.rotation).float()
 
     def compose_weights(self, weights: Array, intercept: Array) -> tuple[Array, Array]:
-        """Return a model of this view as one of encoded records: (outputs, d) and (outputs,).
+        """Rewrite a model of this view as a model of encoded records: (outputs, d) and (outputs,).
 
         Args:
-            weights: Of the model on this view, (outputs, width).
-            intercept: Of that, (outputs,).
+            weights: Weights of the model on this view, (outputs, width).
+            intercept: Intercept of the model on this view, (outputs,).
         """
         own = weights if self.rotation is None else weights @ self.rotation.T
         own = own * self.scale
@@ -101,15 +110,15 @@ class View:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactView:
-    """What a model sees of compact records: as much of a tensor as a training asks for.
+    """Tensor-like view of compact records, which transforms only the requested batch.
 
-    Guarantee: a batch is what `View.rows` gives of the same records.
+    Guarantee: a batch equals `View.rows` of the same records.
 
     Args:
-        view: What is seen.
-        kept: The view's features of all records.
-        valid: (n,) False marks a null record.
-        device: Where batches go.
+        view: Transformation of the records.
+        kept: Packed features of the view, for all records.
+        valid: False for a null record, (n,).
+        device: Torch device of the batches.
     """
 
     view: View
@@ -119,35 +128,35 @@ class CompactView:
 
     @classmethod
     def of(cls, view: View, records: Records) -> CompactView:
-        """Return the view of an open partition's records."""
+        """Make the view of an open partition's records."""
         assert isinstance(records.x, CompactRows)
         kept = records.x.select_features(view.columns)
         return cls(view=view, kept=kept, valid=records.valid, device=torch.device("cpu"))
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Of the whole tensor."""
+        """Shape of the whole tensor."""
         return len(self.kept), self.view.width
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of a batch."""
+        """Number type of a batch."""
         return torch.float32
 
     def is_floating_point(self) -> bool:
-        """Return True, as of a tensor of float32."""
+        """Return True: batches are float32."""
         return True
 
     def to(self, device: str | torch.device) -> CompactView:
-        """Return the same, whose batches go to a device."""
+        """Return a copy whose batches are put on a device."""
         return replace(self, device=torch.device(device))
 
     def index_select(self, axis: int, places: Tensor) -> Tensor:
-        """Return a batch, float32 (places, width).
+        """Return a batch, float32 (batch, width).
 
         Args:
-            axis: 0.
-            places: (places,).
+            axis: Axis of the records; only 0.
+            places: Record indices, (batch,).
         """
         assert axis == 0
         places = places.cpu()
@@ -156,14 +165,13 @@ class CompactView:
 
 
 def second_moments(view: View, records: Records) -> Array:
-    """Return X'X, float64, of rows as a view shows them, cut to norm 1: private.
+    """Compute X'X, float64 (d, d), of a view's rows clipped to norm 1: private.
+
+    Guarantee: one record changes the result by at most 1 in Frobenius norm; a null record adds 0.
 
     Args:
-        view: d features.
-        records: Open; null ones add nothing.
-
-    Returns:
-        (d, d); one record moves it by at most 1 in Frobenius norm.
+        view: View with d features.
+        records: Open records.
     """
     total = np.zeros((view.width, view.width))
     for part in records.parts():

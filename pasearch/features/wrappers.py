@@ -1,15 +1,15 @@
-"""Wrapper methods: sets of features are compared by models that are privately trained on them.
+"""Wrapper methods: sets of features are compared by privately trained models.
 
     PAFS      k random sets;  l times: train and score each, then evolve the sets (Algorithm 4,
-              `evolution`) unless it was the last;  the set of most points is kept
-    one-hot   two sets: all features, or numbers alone; indicators of categories have little signal
-    subsets   K ~ law (drawn once, kept secret);  K sets, independent and uniform;  the model of the
+              `evolution`) unless it was the last;  the set with the highest score is selected
+    one-hot   two sets: all features, or numbers only; indicators of categories have little signal
+    subsets   K from a secret distribution;  K sets, independent and uniform;  the model with the
               best noisy score is released (repeat-and-select)
 
-PAFS is charged for the k l trainings that are planned, whether sets repeat or not: how many differ
-depends on the data. Subsets are charged one repeat-and-select for the trainings and one for the
-scores, under one law. Their winner's weights are kept, unless the choice has records of its own:
-then the winner is trained again on the others.
+PAFS is charged for k l planned trainings, even if sets repeat: the number of different sets depends
+on the data. Subsets are charged one repeat-and-select for the trainings and one for the scores,
+with the same distribution. The winner's weights are released, unless records are reserved for the
+selection: then the winner is trained again on the other records.
 
 Source: Bao et al., sections VIII-B and VIII-C (PAFS), C-D (one-hot); Papernot and Steinke 2022.
 Proof: docs/guarantees/feature-selection.md, docs/guarantees/repeat-and-select.md.
@@ -57,12 +57,15 @@ from pasearch.runs.keys import Stream
 @SELECTORS.register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrivacyAwareFeatureSelection(EvolvingSelector, ComparingSelector):
-    """Evolves sets by what trains best.
+    """PAFS: genetic search over sets, with the scores of privately trained models.
 
     Args:
-        population: k, sets a generation: few, because each is paid for.
-        generations: l.
-        alpha: Large, because they are few; p_co and p_mu: see `Evolution`.
+        population: Number of sets per generation, k; few, because each is charged.
+        generations: Number of generations, l.
+        alpha: Fraction of the sets that become parents, in (0, 1]; large, because there are few
+            sets.
+        p_co: Probability of a crossover, in [0, 1].
+        p_mu: Probability of a mutation; p_co + p_mu is at most 1.
     """
 
     name: ClassVar[str] = "pafs"
@@ -99,17 +102,18 @@ class PrivacyAwareFeatureSelection(EvolvingSelector, ComparingSelector):
     def evolve_sets(
         self, means: Array, columns: Array | None, compared: SetScorer, stream: Stream
     ) -> SelectionResult:
-        """Return the best set, where sets evolve by their points.
+        """Evolve sets by their scores, and select the best.
 
         Args:
-            means: Of all features, (d,).
-            columns: Which column each feature belongs to, (d,), where sets are of whole columns.
-            compared: Is asked for each different set once.
-            stream: Of the genetic algorithm.
+            means: Means of all features, (d,).
+            columns: Column index of each feature, (d,), if sets consist of whole columns; else
+                None.
+            compared: Function that scores sets; called once for each different set.
+            stream: Random stream of the genetic algorithm.
         """
         columns = np.arange(len(means)) if columns is None else columns
         width = int(columns.max()) + 1
-        generation = self.evolution.begin(width, stream.child("begin").generator())
+        generation = self.evolution.first_generation(width, stream.child("begin").generator())
         known: dict[str, int] = {}
         for number in range(self.generations):
             if number:
@@ -127,7 +131,7 @@ class PrivacyAwareFeatureSelection(EvolvingSelector, ComparingSelector):
 @SELECTORS.register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OneHotSelector(ComparingSelector):
-    """Compares two sets."""
+    """Selector that compares two sets: all features, and numbers only."""
 
     name: ClassVar[str] = "one-hot"
     description: ClassVar[str] = (
@@ -136,23 +140,23 @@ class OneHotSelector(ComparingSelector):
     public_description: ClassVar[str] = (
         "all features, or numbers alone: whichever trains the better model"
     )
-    no_size_reason: ClassVar[str] = "has two sets of its own"
+    no_size_reason: ClassVar[str] = "compares two fixed sets"
 
     @property
     def trainings(self) -> int:
         return 2
 
     def check(self, form: DataMetadata) -> None:
-        """Refuse records without categories, or without numbers."""
+        """Raise UsageError for records without categories, or without numbers."""
         if not getattr(form.schema, "columns", ()):
             raise UsageError(
-                "Method 'one-hot' is for tables: records here are numbers already. "
-                "Take `method=all`."
+                "Method 'one-hot' requires a table with columns; these records are number arrays. "
+                "Use `method=all`."
             )
         if not form.schema.undeclared and make_one_hot_sets(form.schema).all():
             raise UsageError(
-                "Method 'one-hot' compares all features with numbers alone: this table has no "
-                "number and no category of two, or nothing else. Take `method=all`."
+                "Method 'one-hot' compares all features with numbers only: here the two sets "
+                "are equal. Use `method=all`."
             )
 
     def choose(self, reads: RecordAccess, stream: Stream) -> SelectionResult:
@@ -165,12 +169,13 @@ class OneHotSelector(ComparingSelector):
 
 
 def make_one_hot_sets(schema: AnySchema) -> np.ndarray:
-    """Return the two sets, (2, d) bool: all features, and what is no indicator.
+    """Make the two sets, (2, d) bool: all features, and those that are not indicators.
 
-    Those are the numbers, scaled, without their bins, and the first category of two.
+    The latter are scaled numbers, without their bins, and one indicator of each two-valued
+    category.
 
     Args:
-        schema: Complete, or as far as it is declared.
+        schema: Schema, complete or partly declared.
     """
     plain = [np.zeros(0, bool)]
     for column in getattr(schema, "pieces", ()):
@@ -185,11 +190,12 @@ def make_one_hot_sets(schema: AnySchema) -> np.ndarray:
 @SELECTORS.register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RandomSubsetsSelector(Selector):
-    """Compares random sets.
+    """Selector that compares random sets (repeat-and-select).
 
     Args:
-        law: Of the number of trainings: one of `RunCountDistribution.NAMES`.
-        candidates: Its mean.
+        law: Distribution of the number of trainings: one of the supported names, such as
+            "geometric".
+        candidates: Expected number of trainings, above 0.
     """
 
     name: ClassVar[str] = "subsets"
@@ -208,7 +214,7 @@ class RandomSubsetsSelector(Selector):
         self.trial_distribution()
 
     def trial_distribution(self) -> RunCountDistribution:
-        """Return the law of the number of trainings."""
+        """Return the distribution of the number of trainings."""
         return RunCountDistribution.from_name(self.law, mean=self.candidates)
 
     @property
@@ -217,7 +223,7 @@ class RandomSubsetsSelector(Selector):
 
     @property
     def keeps_winner(self) -> bool:
-        """Its weights are paid for."""
+        """Whether the winner's weights are released: yes, the trainings are charged."""
         return True
 
     def describe(self, *, public: bool = False) -> str:
@@ -238,7 +244,7 @@ class RandomSubsetsSelector(Selector):
         )
 
     def choose(self, reads: RecordAccess, stream: Stream) -> SelectionResult:
-        """Return the set of the best score; each run draws its own tie-break."""
+        """Choose the set with the best score; ties are broken at random."""
         count = self.trial_distribution().sample(stream.child("count").uniform())
         masks = draw_masks(count, len(reads.means), stream.child("sets").generator())
         trials = [f"trial {number}" for number in range(count)]

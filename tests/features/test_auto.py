@@ -34,10 +34,10 @@ def test_few_columns_and_pixels_take_all_features_and_many_columns_choose():
     for shape, says in (
         (
             (MIN_COLUMNS_TO_SELECT - 1,),
-            f"with {MIN_COLUMNS_TO_SELECT - 1} columns selecting features is not expected to pay",
+            f"with {MIN_COLUMNS_TO_SELECT - 1} columns, selection is not predicted to improve",
         ),
-        ((100, 100), "pixels tell little"),
-        ((3, 100, 100), "pixels tell little"),
+        ((100, 100), "a single pixel carries little"),
+        ((3, 100, 100), "a single pixel carries little"),
     ):
         method, trainer, why = told(*shape)
         assert (method, trainer) == ("all", "dpsgd")

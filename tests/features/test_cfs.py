@@ -125,7 +125,7 @@ class TestGreedy:
 
     @pytest.mark.unit
     def test_a_size_beside_until_no_gain_is_refused(self):
-        with pytest.raises(UsageError, match="Leave one out"):
+        with pytest.raises(UsageError, match="Remove one of them"):
             cfs_greedy(*random_correlations(9, 1), 3, until_no_gain=True)
 
     @pytest.mark.unit
@@ -190,7 +190,7 @@ class TestGenetic:
         found = cfs_genetic(to_class, between, generator=np.random.default_rng(7), **FEW)
         source = np.random.default_rng(7)
         evolution = Evolution(**{name: v for name, v in FEW.items() if name != "generations"})
-        generation, best, members = evolution.begin(9, source), [], []
+        generation, best, members = evolution.first_generation(9, source), [], []
         for number in range(FEW["generations"] + 1):
             members = [tuple(np.flatnonzero(mask).tolist()) for mask in generation.masks]
             fitness = np.array([eq7(each, to_class, between) for each in members])

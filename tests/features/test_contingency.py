@@ -149,7 +149,7 @@ class TestAttributes:
         many = [Attribute(name=str(i), size=2**13, encoding="one-hot") for i in range(3)]
         with pytest.raises(UsageError, match=f"at most {MAX_CODES:,}"):
             Attributes(items=tuple(many))
-        with pytest.raises(UsageError, match="beside the target"):
+        with pytest.raises(UsageError, match="besides the target"):
             Attributes(items=SMALL.items[-1:])
 
 

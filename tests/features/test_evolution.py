@@ -95,7 +95,7 @@ class TestTell:
         rest = max(0.0, 1 - p_co)
         evolution = Evolution(population=k, alpha=alpha, p_co=p_co, p_mu=p_mu * rest)
         source = generator(seed)
-        generation = evolution.begin(features, source)
+        generation = evolution.first_generation(features, source)
         for number in range(1, 6):
             # The smaller a set the fitter: all parents soon have one feature.
             generation = evolution.tell(generation, -generation.masks.sum(axis=1), source)
@@ -157,7 +157,7 @@ class TestTell:
     @pytest.mark.unit
     def test_depends_on_its_arguments_alone(self):
         evolution = Evolution(population=50)
-        start = evolution.begin(20, generator(1))
+        start = evolution.first_generation(20, generator(1))
         before, fitness = start.masks.copy(), np.arange(50)
         first, second = (evolution.tell(start, fitness, generator(2)) for _ in range(2))
         assert label_masks(first.masks) == label_masks(second.masks)
@@ -171,7 +171,7 @@ class TestTell:
         for fitness in [[1.0, 2.0], [1.0, math.nan, 2.0], [[1.0, 2.0, 3.0]]]:
             evolution = Evolution(population=3)
             with pytest.raises(UsageError, match="a number for each of 3 sets"):
-                evolution.tell(evolution.begin(4, generator()), fitness, generator())
+                evolution.tell(evolution.first_generation(4, generator()), fitness, generator())
 
 
 class TestNumbers:
@@ -222,7 +222,7 @@ class TestState:
             fitness = generation.masks @ np.arange(11)
             return evolution.tell(generation, fitness, generator(generation.number))
 
-        straight = kept = evolution.begin(11, generator())
+        straight = kept = evolution.first_generation(11, generator())
         for _ in range(4):
             straight = step(straight)
         for _ in range(4):

@@ -147,7 +147,7 @@ class TestPlan:
 
     @pytest.mark.unit
     def test_needs_validation_slots(self):
-        with pytest.raises(UsageError, match="no validation part"):
+        with pytest.raises(UsageError, match="validation part of the split is empty"):
             made(table().schema, make_split(300, scored=False))
 
 

@@ -392,6 +392,6 @@ class TestRelease:
             with pytest.raises(UsageError, match="at most the 1 features"):
                 mechanism.release([7531], stream)
             for points in ([7531.0, 1], [True, 7531], ["7531", 2]):
-                with pytest.raises(TypeError, match="points are ints") as caught:
+                with pytest.raises(TypeError, match="points must be integers") as caught:
                     mechanism.release(points, stream)  # type: ignore[arg-type]
                 assert "7531" not in str(caught.value)

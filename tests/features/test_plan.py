@@ -393,9 +393,9 @@ class TestRefusals:
             ({"name": "pafs", "alpha": 1.5}, "alpha"),
             ({"name": "cfs-ga", "p_co": 0.7, "p_mu": 0.4}, "p_co"),
             ({"name": "cfs-greedy", "until_no_gain": 1}, "until_no_gain"),
-            ({"name": "cfs-greedy", "until_no_gain": True, "size": 3}, "Leave one out"),
+            ({"name": "cfs-greedy", "until_no_gain": True, "size": 3}, "remove one of them"),
             ({"name": "max-pool", "pool": -1}, "pool"),
-            ({"pool": 2}, "`pool=` is of the method max-pool, and method 'all' has no use for it"),
+            ({"pool": 2}, "`pool=` requires method max-pool, not 'all'"),
         ]:
             with pytest.raises(UsageError, match=message):
                 make_choice(**{"name": "all", **given})
@@ -404,7 +404,7 @@ class TestRefusals:
     def test_a_size_where_the_method_takes_none(self):
         for method in SIZELESS:
             schema = Schema(shape=(4, 4), low=0.0, high=1.0, classes=2)
-            with pytest.raises(UsageError, match="leave `k=` out"):
+            with pytest.raises(UsageError, match="Remove `k=`"):
                 made(schema, name=method, size=3)
 
     @pytest.mark.unit
@@ -436,7 +436,7 @@ class TestRefusals:
     def test_scores_without_validation_slots(self):
         usual = plan_of("subsets")
         split = make_split(300, scored=False)
-        with pytest.raises(UsageError, match="no validation part"):
+        with pytest.raises(UsageError, match="validation part of the split is empty"):
             planned(
                 name="x", schema=usual.schema, public=False, budget=BUDGET, split=split,
                 choice=usual.choice,

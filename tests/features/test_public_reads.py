@@ -160,14 +160,14 @@ class TestPlan:
     def test_other_methods_are_refused(self):
         for method in [each for each in METHODS if each not in SHARED]:
             schema = dataset(image=method == "max-pool").schema
-            with pytest.raises(UsageError, match=r"chooses on public data.*take .*cfs-greedy"):
+            with pytest.raises(UsageError, match=r"on public data.*choose .*cfs-greedy"):
                 plan_on(method, schema=schema, split=make_split(N))
 
     @pytest.mark.unit
     def test_nothing_else_may_be_set_aside_for_the_choice(self):
-        with pytest.raises(UsageError, match="`search_share=` sets private slots aside"):
+        with pytest.raises(UsageError, match="`search_share=` reserves private records"):
             plan_on("pafs", split=make_split(N, scored=False, search_share=0.3))
-        with pytest.raises(UsageError, match="records of its own"):
+        with pytest.raises(UsageError, match="other records than the model"):
             plan_on("top", selection_share=0.3)
 
 

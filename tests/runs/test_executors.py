@@ -210,8 +210,8 @@ def test_a_training_with_nothing_to_hand_over_says_so():
 @pytest.mark.unit
 def test_a_selection_with_nothing_to_hand_over_says_so():
     for asked, why in [
-        ({"method": "cfs-greedy"}, "method 'cfs-greedy' trains no candidates"),
-        ({"method": "subsets", "trainer": "objective"}, "one solver finds the models of all sets"),
+        ({"method": "cfs-greedy"}, "method 'cfs-greedy' trains only one model"),
+        ({"method": "subsets", "trainer": "objective"}, "one solver fits the models of all sets"),
         ({"method": "subsets", "trainer": "dpsgd"}, None),
     ]:
         asked = {"executor": "process", "device": "cpu", **asked}
