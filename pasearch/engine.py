@@ -1,8 +1,8 @@
-"""Base of both engines: a plan with everything needed to run it, the test, and public records.
+"""Base class of both run engines: the plan, everything needed to run it, and the test.
 
 `search.engine` searches for a network, `features.engine` for a set of features. Each reads private
-records inside `with ledger.charged(...)` alone, and keeps no state: every release is a function of
-the run's keys and of the records, so that a resumed run costs nothing twice.
+records only inside `with ledger.charged(...)`, and keeps no state: every release is a function of
+the run's keys and of the records, so that a resumed run charges nothing twice.
 
 Source: docs/rules.md, rules 1, 8, 10, 11 and 12.
 """
@@ -32,15 +32,15 @@ class Engine:
     """A plan and everything needed to run it.
 
     Args:
-        plan: What may be done, with its noise solved; its schema is complete.
-        dataset: Partitioned as the plan says.
-        ledger: Opened with the plan's lines.
-        keys: The run's secret randomness.
+        plan: Plan with calibrated noise and complete schema.
+        dataset: Data set, partitioned as planned.
+        ledger: Privacy ledger, opened with the plan's lines.
+        keys: Secret randomness of the run.
         device: "cpu" or "cuda".
-        public: Declared-public records of the same form: a selection chooses on them, a search
-            asks its validation queries of them. None: the private ones.
-        progress: What to report.
-        executor: Who trains what needs nothing of this process; open while this runs.
+        public: Declared-public records with the same schema: a feature selection chooses on them, a
+            search measures its validation queries on them. None: the private records are used.
+        progress: Receiver of progress reports.
+        executor: Open execution backend for trainings that do not need this process.
     """
 
     plan: Any
@@ -60,11 +60,11 @@ class Engine:
         """Release the score of the model on the test partition.
 
         Args:
-            charged: Opens the test partition under the charge of its line.
-            counts_of: Counts of the model's predictions, as a metric has them.
+            charged: Context that charges the test line and opens the test partition.
+            counts_of: Function that counts the model's predictions for a metric.
 
         Returns:
-            The noisy score, and the exact points; None for private records.
+            The noisy score, and the exact score count (None for private records).
         """
         metric, stream = self.plan.test_metric, self.keys.stream("test")
         noise = metric.noise(self.plan.test.epsilon)
@@ -75,7 +75,7 @@ class Engine:
 
 
 def hold_out(records: int) -> tuple[np.ndarray, np.ndarray]:
-    """Split public records at random; the same number is always split in the same way.
+    """Split public records at random; equal numbers of records get the same split.
 
     Returns:
         Indices of the records to train on, and of those to score with.

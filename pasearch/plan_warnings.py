@@ -1,4 +1,7 @@
-"""What a plan warns of before it runs: from public numbers alone, so it costs nothing."""
+"""Warnings and refusals of a plan before it runs.
+
+Everything is computed from public numbers, so it costs nothing.
+"""
 
 from __future__ import annotations
 
@@ -16,24 +19,25 @@ from pasearch.data.tables import AnySchema
 from pasearch.training.metrics import Metric, ScoreNoise
 
 MAX_CATEGORY_SHARE = 0.1
-"""The share of slots that an estimated category may need, before the plan warns of it."""
+"""Fraction of the records that an estimated category may need before the plan warns."""
 
 INTERVAL_DEVIATIONS = 3.92
-"""How many standard deviations wide an interval is that holds a score 95 times in 100: where that
-is more than half of all values, the score is said to be unknown."""
+"""Width of a 95 % confidence interval in standard deviations. If the interval covers more than half
+of all values, the plan warns that the score will be unknown."""
 
-NOISE_PHRASE = "at this budget say no more than the noise"
-"""What is said of training records whose sum does not stand out of the noise."""
+NOISE_PHRASE = "is below the noise level at this budget"
+"""Text that marks the warning about a gradient sum below the noise level."""
 
 MIN_CLASS_PROBABILITY = 0.1
-"""The probability of finding one of two equal classes, below which a run is refused: both are then
-found with a probability of 1 % at most."""
+"""Minimum probability of finding one of two equal classes; a run below it is refused. Both classes
+are then found with probability at most 1 %."""
 
 MIN_SIGNAL = 5.0
-"""Training records times mu, a class: below it accuracy is close to guessing."""
+"""Minimum signal-to-noise ratio per class (training records times mu); below it, accuracy is near
+chance."""
 
 MIN_GOOD_SIGNAL = 20.0
-"""Likewise: below it a model is far from what its records could teach it without noise."""
+"""Signal-to-noise ratio per class below which noise costs a model much of its accuracy."""
 
 MIN_CLASSES = 2
 """Number of classes that an undeclared target has at least, if a model is to predict it."""
@@ -42,16 +46,16 @@ MIN_CLASSES = 2
 def find_estimation_failures(
     estimate: SchemaEstimate | None, classes: SchemaEstimate | None, split: Split, schema: AnySchema
 ) -> list[str]:
-    """Return the reasons in public numbers why what is undeclared cannot be estimated.
+    """Return the reasons, in public numbers, why the undeclared schema cannot be estimated.
 
     Args:
-        estimate: How what is undeclared is estimated, but for a class list.
-        classes: How an undeclared class list is estimated.
+        estimate: Estimation of undeclared columns and bounds; None if nothing is estimated.
+        classes: Estimation of an undeclared class list; None if the classes are declared.
         split: Sizes of the partitions.
-        schema: The declared form of the data.
+        schema: Declared schema of the data.
 
     Returns:
-        Sentences, each of which ends with what to change.
+        Sentences; each ends with what to change.
     """
     found, slots, train = [], getattr(split, choose_estimation_partition(split)), split.train
     if estimate is not None and estimate.min_records > slots:
@@ -75,37 +79,38 @@ def find_estimation_failures(
 
 
 def find_signal_failures(signal: float | None, schema: AnySchema, epsilon: float) -> list[str]:
-    """Return the reason in public numbers why a model can only guess, if it can.
+    """Return the reason, in public numbers, why accuracy would be near chance; empty otherwise.
 
     Args:
         signal: Signal-to-noise ratio of the released model's training, over all outputs; None if
             nothing is trained.
-        schema: The declared form of the data.
-        epsilon: Of the whole run.
+        schema: Declared schema of the data.
+        epsilon: Total epsilon of the run.
     """
     outputs = schema.outputs or MIN_CLASSES
     if signal is None or signal >= MIN_SIGNAL * outputs:
         return []
     return [
         f"the signal-to-noise ratio{'' if schema.regression else ' per class'} is "
-        f"{signal / outputs:.2g} at epsilon {epsilon:g}, and below {MIN_SIGNAL:g} a model "
-        "guesses: raise `epsilon=`, or add records."
+        f"{signal / outputs:.2g} at epsilon {epsilon:g}; below {MIN_SIGNAL:g}, accuracy is near "
+        "chance: raise `epsilon=`, or add records."
     ]
 
 
 def warn_of_undeclared_task(schema: AnySchema) -> list[str]:
-    """Warn when nobody said whether a class or a number is to be predicted."""
+    """Warn if the type of the target, classes or numbers, is not declared."""
     aim = schema.undeclared_task
     if aim is None:
         return []
     return [
-        f"the type of target {aim!r} is not declared, so its values are taken as classes. If it is "
-        "a number to predict, use `regression=True`; otherwise declare its classes (`labels=`)."
+        f"the type of target {aim!r} is not declared; using classification. For regression use "
+        "`regression=True` in a new run (this run's budget is not refunded); otherwise declare its "
+        "classes (`labels=`)."
     ]
 
 
 def warn_of_identifiers(schema: AnySchema, assumed: tuple[str, ...] = ()) -> list[str]:
-    """Warn of columns that nobody declared and that are identifiers by their names: public."""
+    """Warn of undeclared columns whose public names look like identifiers."""
     columns = getattr(schema, "columns", ())
     open_ = [each.name for each in columns if each.kind is None or each.name in assumed]
     named = [name for name in open_ if IDENTIFIER_NAME_PATTERN.search(name)]
@@ -114,25 +119,25 @@ def warn_of_identifiers(schema: AnySchema, assumed: tuple[str, ...] = ()) -> lis
     one = len(named) == 1
     return [
         f"column{'' if one else 's'} {', '.join(map(repr, named))} look{'s' if one else ''} like "
-        f"{'an identifier' if one else 'identifiers'} by name: where records are in some order, a "
-        "model learns that instead of your question, and its accuracy is worth nothing. Ignore "
-        f'{"it" if one else "them"} in a schema (kind = "ignore"), or declare what '
-        f"{'it is' if one else 'they are'}."
+        f"{'an identifier' if one else 'identifiers'}. If rows are sorted, the model may learn the "
+        "row order, and its test accuracy will be meaningless. Exclude "
+        f'{"it" if one else "them"} in a schema (kind = "ignore"), or declare the '
+        f"{'kind' if one else 'kinds'}."
     ]
 
 
 def warn_of_auc_classes(metric: str | None, schema: AnySchema) -> list[str]:
-    """Warn when the classes are not known yet, and the metric is of two."""
+    """Warn if the classes are undeclared and the metric is defined for two classes."""
     if metric != "auc" or schema.outputs:
         return []
     return [
-        "the area under the ROC curve is of two classes, and yours are not declared: should more "
-        "be found, it is of the first two, and says nothing of the others."
+        "the area under the ROC curve is defined for two classes, and the classes are not "
+        "declared. If more are found, the score is for the first two classes only."
     ]
 
 
 def warn_of_rare_categories(estimate: SchemaEstimate | None, split: Split) -> list[str]:
-    """Warn when a category must be common to be estimated privately."""
+    """Warn if only common categories can be estimated privately."""
     if estimate is None:
         return []
     slots = getattr(split, choose_estimation_partition(split))
@@ -146,12 +151,12 @@ def warn_of_rare_categories(estimate: SchemaEstimate | None, split: Split) -> li
     )
     return [
         f"the undeclared schema is estimated privately from {slots:,} records, and {found} Declare "
-        "the schema, or have larger scored parts (`split=`)."
+        "the schema, or enlarge the validation and test fractions (`split=`)."
     ]
 
 
 def warn_of_rare_classes(estimate: SchemaEstimate | None, split: Split) -> list[str]:
-    """Warn when a class must be common to be found."""
+    """Warn if only common classes can be found privately."""
     if estimate is None:
         return []
     count = math.ceil(estimate.category_mechanism.count_found(CLASS_DETECTION_PROBABILITY))
@@ -159,43 +164,43 @@ def warn_of_rare_classes(estimate: SchemaEstimate | None, split: Split) -> list[
         return []
     return [
         f"the undeclared classes are estimated privately from {split.train:,} training records, "
-        f"and one that fewer than about {count:,} of them have may not be found. Declare the "
+        f"and a class with fewer than about {count:,} records may not be found. Declare the "
         "classes (`labels=no,yes`, or in the schema)."
     ]
 
 
 def warn_of_test_noise(metric: Metric, noise: ScoreNoise, slots: int) -> list[str]:
-    """Warn when the test's noise is so large that it will not tell how good the model is.
+    """Warn if the noise of the test score is too large to measure the model's quality.
 
     Args:
-        metric: By what models are scored.
-        noise: Of the test score; a table of counts is taken only where it has little more.
-        slots: Of the test.
+        metric: Metric of the test score.
+        noise: Noise of the test score; a confusion matrix is used only if its noise is similar.
+        slots: Number of test records including null records.
     """
     spread = noise.standard_deviation / (metric.max_points * max(1, slots))
     if metric.worst != 1.0 or INTERVAL_DEVIATIONS * spread <= metric.worst / 2:
         return []
     return [
-        f"the noise of the test has a standard deviation of {100 * spread:.0f} %, so this run will "
-        "not tell how good its model is. More records, or a larger `epsilon=`, would."
+        f"the noise of the test score has a standard deviation of {100 * spread:.0f} %, too large "
+        "to measure the model's quality. Add records, or raise `epsilon=`."
     ]
 
 
 def warn_of_weak_signal(mu: float | None, slots: int, classes: int) -> list[str]:
-    """Warn when the training's noise is as large as what its records can say together.
+    """Warn if the training noise is close to, or above, the signal of all records.
 
-    Measured with `fixed` on digits: epsilon .05 is below `MIN_SIGNAL` and guesses; .1 is not and
-    gets .5, .25 gets .7. On a table of two classes that .85 can be had of, a signal of 8 gave .5
-    and one of 19 gave .57 (both medians of a few runs).
+    Measured with `fixed` on digits: epsilon .05 is below `MIN_SIGNAL` and its accuracy is near
+    chance; epsilon .1 reaches .5, and .25 reaches .7. On a table of two classes whose best accuracy
+    is .85, a signal of 8 reached .5 and one of 19 reached .57 (medians of a few runs).
     """
     if mu is None or mu * slots >= MIN_GOOD_SIGNAL * classes:
         return []
     if mu * slots >= MIN_SIGNAL * classes:
         return [
-            f"{slots:,} training records stand little out of the noise at this budget: expect a "
-            "model far from what more records, or a larger `epsilon=`, would give."
+            f"the signal of {slots:,} training records is only slightly above the noise: expect a "
+            "model well below what more records, or a larger `epsilon=`, would give."
         ]
     return [
-        f"{slots:,} training records {NOISE_PHRASE}: expect little better than guessing. More "
-        "records or a larger `epsilon=` would help; more trainings would not."
+        f"the signal of {slots:,} training records {NOISE_PHRASE}: expect an accuracy near chance. "
+        "More records or a larger `epsilon=` help; more trials do not."
     ]

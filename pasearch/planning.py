@@ -1,15 +1,15 @@
-"""What every plan shares: noise is calibrated for all that is released, before a record is read.
+"""Base of all plans: the noise of every release is calibrated before a record is read.
 
-    price = max over partitions of the composed price of that partition's lines  <=  budget
+    total epsilon = max over partitions of the composed epsilon of that partition's lines <= budget
 
 A plan is a list of lines (a release, its partition, its event). Each noise parameter is calibrated
-on the private side of what is left of its partition's budget. The first line is what is estimated
-privately of an undeclared schema (three quarters of the epsilon of `validation`, or of `test`; for
-a class list a quarter of the epsilon of `train`, at most), then the fit of feature extractors (a
-tenth of the epsilon each, where candidates are trained); `search.plan` and `features.plan` add
-their own lines, and the printed accuracy has all of `test`.
+to the budget that is left in its partition, and rounded to the private side. The first line is the
+private estimation of an undeclared schema (at most three quarters of the epsilon of `validation`,
+or of `test`; for a class list a quarter of the epsilon of `train`). Then feature extractors are
+fitted (a tenth of the epsilon each, on the partition of the trials). `search.plan` and
+`features.plan` add their own lines. The test score uses the remaining budget of `test`.
 
-Everything here is arithmetic on public numbers: n, shapes, the space, the strategy.
+All inputs are public numbers: n, shapes, the space, the strategy.
 
 Source: docs/rules.md, rules 1 and 4. Proof: docs/guarantees/composition-and-partitions.md.
 """
@@ -54,38 +54,38 @@ if TYPE_CHECKING:
 
 
 ESTIMATE_SHARE = 0.75
-"""The share of epsilon that an undeclared schema may take, of the slots it is estimated from."""
+"""Fraction of epsilon for an undeclared schema, in the partition that it is estimated from."""
 
 ESTIMATE_DELTA = 0.1
-"""The share of delta that goes to categories which one record alone might show."""
+"""Fraction of delta for categories that only one record may have."""
 
 CLASSES_LINE = "classes"
-"""The name of the line that an undeclared class list is charged to."""
+"""Name of the line that the estimation of an undeclared class list is charged to."""
 
 MAX_CLASS_SHARE = 0.25
-"""The largest share of epsilon that the class list takes, of the training records: at most 5 % less
-signal for the training, because squares of signals add up."""
+"""Largest fraction of epsilon for the class list, on the training records. The training loses at
+most 5 % of its signal, because squares of signals add up."""
 
 LEDGER_ESTIMATE_DELTA = 1e-3
-"""The same where runs share a ledger, whose delta must do for all of them."""
+"""Fraction of delta for such categories in a shared ledger, whose delta covers all its runs."""
 
 FRONT_END_SHARE = 0.1
-"""The share of epsilon that the fit of one front end takes, of the slots it reads."""
+"""Fraction of epsilon for the fit of one feature extractor, in the partition that it reads."""
 
 TEST_LINE = "test accuracy"
-"""The name of the line that the test of the released model is charged to."""
+"""Name of the line that the test of the released model is charged to."""
 
 FALSE_POSITIVE_RATES = (0.01, 0.1)
-"""How often an attacker may be wrong, for what a price means."""
+"""False-positive rates at which the membership inference bound is reported."""
 
 MU_RANGE = (1e-4, 50.0)
-"""Where the training dial may stand: sigma from 10^4 steps-free to next to none."""
+"""Range of mu (Gaussian DP) of a training, from almost only noise to almost none."""
 
 SIGMA_RANGE = (0.05, 1e6)
-"""Where the noise multiplier of a front end's fit, or of an estimate, may stand."""
+"""Range of the noise multiplier of a feature extractor's fit, or of an estimate."""
 
 SCORE_RANGE = (1e-5, 50.0)
-"""Where the epsilon of one score may stand."""
+"""Range of the epsilon of one score."""
 
 ADJACENCY = "zero-out (the record is replaced by a null record; n is public)"
 UNIT = "one record"
@@ -99,11 +99,11 @@ SELECTION_RULES = {
     "bound of Papernot and Steinke 2022",
     "not private": "the search reads data that the user declared public",
 }
-"""How a winner can be chosen, and what that costs."""
+"""Rules for choosing a winner, each with its privacy cost."""
 
 
 def check_selection_rule(kind: type) -> None:
-    """Refuse a strategy, or a selector, whose rule has no theorem here."""
+    """Refuse a strategy, or a selector, whose selection rule has no privacy proof."""
     rule = getattr(kind, "selection_rule", None)
     if rule is not None and rule not in SELECTION_RULES:
         raise UsageError(
@@ -112,31 +112,31 @@ def check_selection_rule(kind: type) -> None:
         )
     if getattr(kind, "memoised", False) and rule not in ("composition", "not private"):
         raise UsageError(
-            f"{kind.__name__} is memoised, and with selection_rule {rule!r} how many candidates "
-            "differ would tell of the records: leave memoised out."
+            f"{kind.__name__} is memoised, and with selection_rule {rule!r} the number of "
+            "different candidates would reveal information on the records: set memoised = False."
         )
     if rule == "not private" and getattr(kind, "private_trials", False):
         raise UsageError(
-            f"{kind.__name__} has selection_rule 'not private': say private_trials = False, or "
-            "take a rule that is paid for."
+            f"{kind.__name__} has selection_rule 'not private': set private_trials = False, or "
+            "use a rule that is accounted for."
         )
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlanTerms:
-    """Public numbers that a plan is solved for.
+    """Public inputs of a plan.
 
     Args:
-        name: The data set's name.
-        schema: The declared form of the data.
+        name: Name of the data set.
+        schema: Declared schema of the data.
         public: Whether the user declared the data public.
-        budget: Epsilon and delta of the whole run; delta None takes the default for n.
+        budget: Total epsilon and delta; delta None: the default for n.
         split: Sizes of the partitions.
-        most: The most categories that an undeclared column may be estimated with.
-        assumed_public: What was read from the records for nothing, because the user said so.
-        leak_share: The share of delta that may go to categories which one record might show.
-        metric: By what models are scored, one of `METRICS`; None: the usual one.
-        notes: What the plan says of the data's source: public.
+        most: Largest number of categories that is estimated for an undeclared column.
+        assumed_public: Names of items read from the records without a charge, at the user's wish.
+        leak_share: Fraction of delta for categories that only one record may have.
+        metric: Name of the metric, one of `METRICS`; None: the default for the target.
+        notes: Public remarks on the data's source, shown in the plan.
         type_failures: Reasons why the type of the target's column makes every run fail.
     """
 
@@ -158,10 +158,10 @@ class PlanTerms:
         return find_metric(self.metric, regression=self.schema.regression, outputs=None)
 
     def resolved(self) -> PlanTerms:
-        """Return them with a budget whose delta is known.
+        """Resolve the default delta and the metric.
 
         Raises:
-            UsageError: The metric is not for such data.
+            UsageError: The metric does not fit the target.
         """
         schema = self.schema
         own = find_metric(self.metric, regression=schema.regression, outputs=schema.outputs)
@@ -169,7 +169,7 @@ class PlanTerms:
         return replace(self, budget=self.budget.resolve(self.split.n), metric=metric)
 
     def basis_json(self) -> dict[str, Any]:
-        """Return what of them a result has in no other field."""
+        """Return the inputs that no other field of a result has, as plain values."""
         return {
             "declared": self.schema.to_json(),
             "most_categories": self.most,
@@ -182,12 +182,12 @@ class PlanTerms:
     def collect_warnings(
         self, estimate: SchemaEstimate | None, classes: SchemaEstimate | None, mu: float | None
     ) -> tuple[str, ...]:
-        """Return what the user should know before it runs.
+        """Collect the warnings of the plan.
 
         Args:
-            estimate: How what is undeclared is estimated, but for a class list.
-            classes: How an undeclared class list is estimated.
-            mu: The dial of the released model's training, if it has one.
+            estimate: Estimation of undeclared columns and bounds; None if nothing is estimated.
+            classes: Estimation of an undeclared class list; None if the classes are declared.
+            mu: mu of the released model's training (Gaussian DP); None if it has no noise.
         """
         split, outputs = self.split, bound_network_form(self.schema, self.most)[1]
         return (
@@ -203,19 +203,19 @@ class PlanTerms:
 
 @dataclass(frozen=True, kw_only=True)
 class CalibratedPlan(PlanTerms):
-    """A solved plan of any task, and what follows from its lines alone.
+    """Calibrated plan of any task, with the quantities that follow from its lines.
 
     Args:
-        lines: Everything that will be charged.
-        schema_estimate: How what the schema leaves undeclared is estimated; None when nothing is.
-        class_estimate: How an undeclared class list is estimated from the training records; None
-            if the classes are declared, or one of the items of `schema_estimate`.
-        auto: Why `auto` took this way, where it did.
-        warnings: What the user should know before it runs.
-        basis: What it was solved from and is in no other field of a result, as plain values: with
-            it a result's plan can be made again (`verification`).
+        lines: All releases that will be charged.
+        schema_estimate: Estimation of the undeclared schema; None if nothing is undeclared.
+        class_estimate: Estimation of an undeclared class list from the training records; None if
+            the classes are declared, or are an item of `schema_estimate`.
+        auto: Choice of `auto` with its reason; None if the user chose.
+        warnings: Warnings to show before the run.
+        basis: Inputs of the calibration that no other field of a result has, as plain values.
+            `verification` makes the plan again from them.
         searched_on: Name of the declared-public data that was searched, if any.
-        validated_on: Name of the public records that validation queries are of, if any.
+        validated_on: Name of the public data of the validation queries, if any.
     """
 
     lines: tuple[Line, ...]
@@ -229,7 +229,7 @@ class CalibratedPlan(PlanTerms):
 
     @property
     def front_ends(self) -> tuple[FrontEnd, ...]:
-        """Every feature extractor that a candidate may have."""
+        """Feature extractors that a candidate may have."""
         return ()
 
     @property
@@ -258,7 +258,7 @@ class CalibratedPlan(PlanTerms):
 
     @property
     def parts(self) -> tuple[Any, ...]:
-        """Everything that it is made of, the front ends of candidates included."""
+        """Components of the plan, including the feature extractors of candidates."""
         return (self,)
 
     @property
@@ -269,14 +269,14 @@ class CalibratedPlan(PlanTerms):
 
     @cached_property
     def prices(self) -> tuple[PrivacyCost, dict[str, PrivacyCost]]:
-        """The price of the whole run, and of each partition."""
+        """Privacy cost of the whole run, and of each partition."""
         return price_partitions(events_by_partition(self.lines), self.delta)
 
     @cached_property
     def attack(self) -> list[list[float]] | None:
-        """How often the best attacker is right at most, by how often it may be wrong.
+        """Membership inference bound: (false-positive rate, largest true-positive rate) pairs.
 
-        None where no accountant has a bound.
+        None if no accountant gives a bound.
         """
         from pasearch.accounting.attack import max_true_positive_rate
         from pasearch.accounting.renyi import UnsupportedEvent
@@ -292,10 +292,10 @@ class CalibratedPlan(PlanTerms):
 
     @cached_property
     def two_runs(self) -> dict[str, float] | None:
-        """Epsilon and delta of a ledger with room for this run and one more; None without a bound.
+        """Epsilon and delta of a shared ledger that fits this run twice; None without a bound.
 
-        In a ledger less of delta may go to categories that are estimated privately, so the second
-        run has another share of it than this one.
+        In a shared ledger a smaller fraction of delta goes to privately estimated categories, so
+        the second run differs from this one.
         """
         from pasearch.runs.shared_ledger import calibrate_total
 
@@ -310,39 +310,36 @@ class CalibratedPlan(PlanTerms):
 
     @property
     def price(self) -> PrivacyCost:
-        """The price of the whole run: the maximum over its partitions."""
+        """Privacy cost of the whole run: the maximum over its partitions."""
         return self.prices[0]
 
     @property
     def estimate_partition(self) -> str:
-        """The partition that an undeclared schema is estimated from: it has epsilon to spare."""
+        """Name of the partition that an undeclared schema is estimated from."""
         return choose_estimation_partition(self.split)
 
     @property
     def trial_partition(self) -> str:
-        """The partition that candidates are trained on: `search` if there is one."""
+        """Name of the partition that candidates are trained on: `search` if there is one."""
         return self.split.trial_partition
 
     @property
     def ranking_metric(self) -> Metric:
-        """By what candidates are compared."""
+        """Metric that ranks candidates."""
         return self.score_metric
 
     @property
     def score_slots(self) -> int:
-        """How many slots a candidate's score is of."""
+        """Number of records, including null records, that a candidate is scored on."""
         return self.split.validation
 
     @property
     def max_count_per_record(self) -> int:
-        """How many points the best answer to a record has."""
+        """Largest score count of one record."""
         return self.score_metric.max_points
 
     def estimated_privately(self) -> list[str]:
-        """Return what is estimated beside the model, one line each: all of it is released.
-
-        Of a schema that is not estimated privately yet, there is nothing to say.
-        """
+        """Describe the private estimates besides the model, one line each; all are released."""
         return list(self.schema.describe_items()) if self.estimates_schema else []
 
     @property
@@ -351,18 +348,18 @@ class CalibratedPlan(PlanTerms):
         return not (self.schema_estimate is None and self.class_estimate is None)
 
     def __str__(self) -> str:
-        """Return the plan as text: what will be released, and its price."""
+        """Format the plan as text: every release and the total privacy cost."""
         return notebooks.render_plan_text(self)
 
     def _repr_html_(self) -> str:
         return notebooks.render_plan_html(self)
 
     def plot(self, ax: Any = None, **kwargs: Any) -> Any:
-        """Draw the price of each partition and the releases that it pays for.
+        """Draw the privacy cost of each partition, split by release.
 
         Args:
             ax: Axes of matplotlib to draw on; None makes a figure.
-            kwargs: As of `BudgetDisplay.plot`.
+            kwargs: Further arguments of `BudgetDisplay.plot`.
 
         Returns:
             BudgetDisplay: With `figure_` and `ax_`.
@@ -373,7 +370,7 @@ class CalibratedPlan(PlanTerms):
         return notebooks.plot_figure(self, ["budget"], None, ax, **kwargs)
 
     def plan_json(self) -> dict[str, Any]:
-        """Return what every plan says of itself as plain values: data, budget, lines, prices."""
+        """Return the fields that all plans share as plain values: data, budget, lines, costs."""
         total, by_partition = self.prices
         return {
             "budget": {"epsilon": self.budget.epsilon, "delta": self.delta},
@@ -416,7 +413,7 @@ class CalibratedPlan(PlanTerms):
 
 
 def _scale_pure_delta(event: Any, factor: float) -> Any:
-    """Return an event, as plain values, whose pure leaks have so much of their delta."""
+    """Multiply the additive deltas of an event, given as plain values, by a factor."""
     if isinstance(event, list):
         return [_scale_pure_delta(each, factor) for each in event]
     if not isinstance(event, dict):
@@ -441,7 +438,7 @@ def events_by_partition(lines: tuple[Line, ...] | list[Line]) -> dict[str, Event
 
 
 LinesOfValue = Callable[[float], list[Line]]
-"""From the value of a noise parameter to the lines that it sets."""
+"""Function from the value of a noise parameter to the plan lines that it determines."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -550,7 +547,7 @@ class PlanCalibrator:
             The estimation of columns and of a class list; None for what is declared.
         """
         terms, budget = self.terms, self.terms.budget
-        # Portions are partitions of their own: there the class list is one item of the schema.
+        # With disjoint subsets, the class list is one item of the schema.
         apart = terms.split.portions == 1 and find_undeclared_classes(terms.schema) is not None
         items = len(terms.schema.undeclared) - apart
         assert budget.delta is not None
@@ -561,7 +558,7 @@ class PlanCalibrator:
 
         classes = found = None
         if apart:
-            # The count that is found is 1 + sigma times a constant: less noise is not needed.
+            # A class is found from 1 + sigma times a constant records; less noise is not needed.
             far = 1e3
             slope = (
                 estimate(far, leak).category_mechanism.count_found(CLASS_DETECTION_PROBABILITY)
@@ -595,7 +592,7 @@ class PlanCalibrator:
     def solve_front_ends(
         self, front_ends: tuple[FrontEnd, ...], partition: str
     ) -> tuple[tuple[str, float], ...]:
-        """Calibrate the fit of every fitted feature extractor, and return their noise by text."""
+        """Calibrate the fit of each feature extractor; return (text, noise multiplier) pairs."""
         budget, noise = self.terms.budget, []
         share = Budget(FRONT_END_SHARE * budget.epsilon, budget.delta)
         for each in dict.fromkeys(front for front in front_ends if front.fitted):
@@ -612,7 +609,7 @@ def check_affordable(plan: CalibratedPlan, advice: str) -> None:
     """Refuse a plan that costs more than its budget.
 
     Raises:
-        BudgetError: It does; `advice` states what would help.
+        BudgetError: The cost exceeds the budget; `advice` states what to change.
     """
     if not plan.price.epsilon <= plan.budget.epsilon:
         raise BudgetError(
@@ -626,33 +623,33 @@ def check_class_weights(weights: tuple[float, ...] | None, schema: AnySchema) ->
     if weights is None:
         return
     if schema.regression:
-        raise UsageError("class_weights are for classes, and here a number is predicted.")
+        raise UsageError("class_weights requires classes; leave it out for a regression target.")
     if not schema.outputs:
         raise UsageError(
-            "class_weights need the classes' order: declare the classes (`classes=`, or in the "
+            "class_weights requires the order of the classes: declare them (`classes=`, or in the "
             "schema)."
         )
     if len(weights) != schema.outputs:
         raise UsageError(
-            f"class_weights has {len(weights)} numbers, and there are {schema.outputs} classes: "
-            "give one a class, in the order of the classes."
+            f"class_weights has {len(weights)} numbers, but there are {schema.outputs} classes: "
+            "give one number per class, in the order of the classes."
         )
 
 
 def bound_network_form(schema: AnySchema, most: int) -> tuple[tuple[int, ...], int]:
-    """Return the shape of a record and the outputs of a network, at most, whatever is estimated.
+    """Return the largest record shape and number of outputs that an estimated schema may have.
 
     Args:
-        schema: Declared, or to be estimated privately.
-        most: The most categories, or classes, that are estimated privately for a column.
+        schema: Declared schema, possibly with undeclared items.
+        most: Largest number of categories, or classes, that is estimated for a column.
     """
     return schema.max_shape(most), schema.outputs or max(2, most)
 
 
 def compose_with(make_lines: LinesOfValue, others: Sequence[Line]) -> Callable[[float], Event]:
-    """Return the composition of a parameter's lines with the other lines of their partition.
+    """Compose a parameter's lines with the other lines of their partition.
 
-    For lines of several partitions it is the worst of them: no record is in two.
+    For lines of several partitions the result is the worst partition: no record is in two.
     """
 
     def event(value: float) -> Event:

@@ -94,7 +94,7 @@ def facts(**changes: Any) -> Facts:
         "columns": 5, "pixels": False, "table": True, "undeclared": (), "poor": False,
         "public": None, "metric": None, "default": "linear model", "front": "", "hidden": 0,
         "rate": 1.0, "batch": 500.0, "slots": 1800, "steps": 100, "compares": False,
-        "why": "There is one candidate alone.", "outside": "",
+        "why": "The space has a single candidate.", "outside": "",
         "weakest": "10 (wine): the best model has .800, guessing .330",
         "reached": "linear model .800, network .900", "forecast": None,
     }  # fmt: skip

@@ -84,7 +84,7 @@ def test_a_round_is_trained_only_in_a_shape_that_was_priced(tmp_path: Path):
 
     with registered(STRATEGIES, Cheap):
         made = api.prepare(arrays(), strategy="cheap", **GIVEN)
-        with pytest.raises(UsageError, match="have not priced"):
+        with pytest.raises(UsageError, match="do not account for"):
             api.run(made, out=tmp_path / "x")
     assert not (tmp_path / "x").exists(), "nothing was charged, so nothing is left"
 
@@ -101,7 +101,7 @@ def test_validation_queries_of_one_training_pay_for_no_other():
 
     with (
         registered(STRATEGIES, Pair),
-        pytest.raises(UsageError, match="every candidate would pay for its own"),
+        pytest.raises(UsageError, match="the queries of each candidate would be charged"),
     ):
         api.prepare(arrays(), strategy="pair", recipe="sa-dpsgd", **GIVEN)
 
@@ -247,7 +247,7 @@ def two_trials(name: str, line: str, place: str | None) -> type:
         def charge(self, noun: str, number: int, trial: int) -> tuple[str, str]:
             return (line, "test") if trial else (noun, f"trial {trial}")
 
-        def place(self, partition: str, trial: int) -> str:
+        def partition_of_trial(self, partition: str, trial: int) -> str:
             return place if place and trial else partition
 
         def ask(self, state: Any, space: Any, stream: Any) -> TrialRound | None:
@@ -272,7 +272,7 @@ def test_a_trial_is_charged_to_the_strategy_s_own_lines(
     kind = two_trials("two", line, place)
     with registered(STRATEGIES, kind):
         made = api.prepare(arrays(), strategy="two", **GIVEN)
-        with pytest.raises(UsageError, match="none of its own lines there for"):
+        with pytest.raises(UsageError, match="not one of its lines there for"):
             api.run(made, out=tmp_path / "x")
 
 
@@ -321,9 +321,7 @@ def test_a_round_is_no_longer_than_its_own_line_has_priced(tmp_path: Path):
 
     with registered(STRATEGIES, Longer):
         made = api.prepare(arrays(), strategy="longer", **GIVEN)
-        with pytest.raises(
-            UsageError, match=r"none of its own lines there for RoundShape\(steps=1"
-        ):
+        with pytest.raises(UsageError, match=r"not one of its lines there for RoundShape\(steps=1"):
             api.run(made, out=tmp_path / "x")
 
 

@@ -440,8 +440,8 @@ class TestUndeclared:
     @pytest.mark.unit
     @pytest.mark.parametrize(
         ("signal", "told"),
-        [(MIN_SIGNAL - 0.1, "little better than guessing"), (MIN_SIGNAL, "far from what more"),
-         (MIN_GOOD_SIGNAL - 0.1, "far from what more"), (MIN_GOOD_SIGNAL, "")],
+        [(MIN_SIGNAL - 0.1, "accuracy near chance"), (MIN_SIGNAL, "well below what more"),
+         (MIN_GOOD_SIGNAL - 0.1, "well below what more"), (MIN_GOOD_SIGNAL, "")],
     )  # fmt: skip
     def test_records_that_stand_little_out_are_warned_of(self, signal: float, told: str):
         found = " ".join(warn_of_weak_signal(signal * 3 / 1000, 1000, 3))
@@ -453,8 +453,8 @@ class TestUndeclared:
     def test_a_plan_says_both(self):
         plan = priced(Schema(shape=(3,), low=0.0, high=1.0, classes=2), 0.002, strategy="fixed")
         said = " ".join(plan.warnings)
-        assert "this run will not tell how good its model is" in said
-        assert "expect little better than guessing" in said
+        assert "too large to measure the model's quality" in said
+        assert "expect an accuracy near chance" in said
 
     @pytest.mark.property
     @settings(max_examples=12)

@@ -99,7 +99,7 @@ class TestSignal:
         assert not (tmp_path / "a").exists()
         result = do("digits", out=tmp_path / "b", force=True, **given)
         assert result.price.epsilon <= TINY.epsilon
-        assert any("no more than the noise" in each for each in result.document["warnings"])
+        assert any("below the noise level" in each for each in result.document["warnings"])
 
     @pytest.mark.unit
     def test_a_comparison_is_refused_the_same_way(self):

@@ -1,17 +1,16 @@
-"""auto: price `fixed` and `insured`, predict both from a study on public data, and take one.
+"""Strategy auto: plan `fixed` and `insured`, predict both from a public study, and choose one.
 
 Predicted accuracy = mean over the study's data sets of the same kind (the one at hand left out) of
 
     fixed       a_1(s)              a_e(s): what entry e reached there at signal s
     insured     E[a_w(s_final)]     w: the entry that `insured` takes by noisy scores at s_look
 
-s is the signal of each training under that strategy's own plan: looks and scores take a part of
-the budget and of the records. `insured` is taken where it is predicted to cost less than
-`MAX_PREDICTED_LOSS`: that is what it costs to find out that the default is wrong for these
-records. Outside
-what it has measured, nothing is predicted and one good default is trained.
+s is the signal of each training under the plan of that strategy: low-budget evaluations and scores
+use a part of the budget. `insured` is chosen if its predicted loss of accuracy is below
+`MAX_PREDICTED_LOSS`, the cost of finding out that the default is wrong for these records. Outside
+the measured range nothing is predicted, and one good default is trained.
 
-Everything read here is public: schema, n, budget, device; the study is a file of this package.
+All inputs are public: schema, n, budget, device. The study is a file of this package.
 
 Source: docs/rules.md, rule 1 (auto reads schema, n, budget and device only).
 """
@@ -44,31 +43,31 @@ if TYPE_CHECKING:
     from pasearch.search.plan import Plan
 
 SIMULATED_RUNS = 2000
-"""How many runs are imagined on each data set for one prediction."""
+"""Number of simulated runs on each data set for one prediction."""
 
 MAX_SECONDS_ON_CPU = 3600.0
-"""Looks that would take longer than this many seconds on a CPU are left out."""
+"""Longest search that auto chooses on a CPU, seconds."""
 
 MAX_PREDICTED_LOSS = 0.003
-"""How much accuracy looks may be predicted to cost, and are made: on `USUALLY` of the data sets."""
+"""Largest predicted loss of accuracy by low-budget evaluations, at the quantile `LOSS_QUANTILE`."""
 
 LOSS_QUANTILE = 0.9
-"""The share of the study's data sets on which looks may cost no more."""
+"""Quantile of the loss over the study's data sets."""
 
 MIN_SHRINKAGE = 0.1
-"""Where less of a lead at a look would last, looks are not worth their price."""
+"""Smallest shrinkage factor at which low-budget evaluations are worth their cost."""
 
 MAX_COMPARED_CANDIDATES = 5
-"""How many candidates `insured` looks at, at most: every entry of a portfolio has been enough."""
+"""Maximum number of candidates of `insured`; a portfolio has at most as many entries."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StrategyOption:
-    """A strategy that auto compares.
+    """Strategy that auto compares.
 
     Args:
-        name: Of the strategy.
-        settings: As `search.strategy.make_strategy` takes them.
+        name: Name of the strategy.
+        settings: Settings for `search.strategy.make_strategy`.
     """
 
     name: str
@@ -76,23 +75,23 @@ class StrategyOption:
 
     @property
     def winner(self) -> str:
-        """What becomes of the winner: one training without any other, or one after looks."""
+        """Training of the winner: alone, or after low-budget evaluations."""
         return "one training" if self == FIXED_OPTION else "trained anew"
 
 
 FIXED_OPTION = StrategyOption(name="fixed")
-"""The one training that a search is compared with."""
+"""Single training that a search is compared with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StrategyChoice:
-    """What auto took, and why.
+    """Choice of auto with its reason.
 
     Args:
-        option: The strategy.
-        plan: Its plan.
-        why: A few sentences.
-        expected: Predicted accuracy of every option that could be priced.
+        option: Chosen strategy.
+        plan: Plan of that strategy.
+        why: Reason in a few sentences.
+        expected: Predicted accuracy of every option that fits the budget.
     """
 
     option: StrategyOption
@@ -107,14 +106,14 @@ class StrategyChoice:
 
 
 def rank_study(schema: AnySchema, name: str, budget: Budget, n: int, most: int) -> Study:
-    """Return the study of a kind of data, in order of what is best at about this budget's signal.
+    """Return the study of a kind of data, its entries ranked at about this budget's signal.
 
     Args:
-        schema: As declared.
-        name: Of the data set, which is left out.
-        budget: With its delta known.
-        n: Records.
-        most: The most categories that are estimated privately for a column.
+        schema: Declared schema.
+        name: Name of the data set, which is left out of the study.
+        budget: Budget with known delta.
+        n: Number of records.
+        most: Largest number of categories that is estimated for a column.
     """
     study = load_study(schema, name).rescale_to_classes(bound_network_form(schema, most)[1])
     return study.sort_by_accuracy(_approximate_signal(schema, budget, n, most))
@@ -123,21 +122,21 @@ def rank_study(schema: AnySchema, name: str, budget: Budget, n: int, most: int) 
 def choose_look_settings(
     study: Study, schema: AnySchema, budget: Budget, n: int, most: int, *, ours: bool
 ) -> dict[str, float]:
-    """Return what `insured` may spend, as its settings.
+    """Choose the budget fractions of `insured`, as settings of the strategy.
 
     Args:
-        study: As `rank_study` gives it.
-        schema: As there.
-        budget: As there.
-        n: As there.
-        most: As there.
+        study: Study from `rank_study`.
+        schema: Declared schema.
+        budget: Budget with known delta.
+        n: Number of records.
+        most: Largest number of categories that is estimated for a column.
         ours: Whether the space is the study's portfolio.
     """
     return choose_look_share(study, _approximate_signal(schema, budget, n, most), ours=ours)
 
 
 def _approximate_signal(schema: AnySchema, budget: Budget, n: int, most: int) -> float:
-    """Return about the signal of one training with the whole budget and all records."""
+    """Approximate the signal of one training with the whole budget and all records, log10."""
     sigma = calibration.calibrate_min(
         lambda value: Gaussian(noise_multiplier=value), budget, 0.02, 1e7
     )
@@ -147,14 +146,14 @@ def _approximate_signal(schema: AnySchema, budget: Budget, n: int, most: int) ->
 def choose_strategy(
     study: Study | None, make: Callable[[StrategyOption], Plan], *, count: int, device: str
 ) -> StrategyChoice:
-    """Return `insured`, or `fixed` where that is predicted to be better, or nothing is predicted.
+    """Choose `insured`, or `fixed` if that is predicted to be better or nothing is predicted.
 
     Args:
-        study: Of the kind of data at hand, without the data at hand, in the portfolio's order, as
-            accuracy among as many classes; None where the space is the user's own.
-        make: From an option to its plan; a BudgetError leaves the option out.
-        count: How many candidates the space has.
-        device: "cpu" leaves out what would take longer than `PATIENCE`.
+        study: Study of this kind of data without this data set, in the portfolio's order, as
+            accuracy for this number of classes; None for a space of the user.
+        make: Function from an option to its plan; a BudgetError excludes the option.
+        count: Number of candidates of the space.
+        device: "cpu" or "cuda"; on a CPU `MAX_SECONDS_ON_CPU` limits the search.
 
     Raises:
         BudgetError: Not even `fixed` fits the budget.
@@ -172,21 +171,21 @@ def choose_strategy(
             count_features(fixed.schema),
         )
         if outside := study.outside(_signal_of_training(fixed, fixed.trial_mu), outputs, features):
-            return default(f"Nothing is predicted: {outside}")
+            return default(f"No prediction: {outside}")
     looks = min(count, MAX_COMPARED_CANDIDATES)
     if not looks > 1:
-        return default("There is one candidate alone.")
+        return default("The space has a single candidate.")
     option = StrategyOption(name=ProtectedHalving.name, settings=(("candidates", looks),))
     try:
         plan = make(option)
     except BudgetError:
-        return default("Looks at other candidates do not fit this budget.")
+        return default("Low-budget evaluations of other candidates do not fit this budget.")
     if device == "cpu" and plan.seconds_per_training()[0] * (looks + 1) > MAX_SECONDS_ON_CPU:
-        return default("Looks at other candidates would take over an hour.")
+        return default("Low-budget evaluations of other candidates would take over an hour.")
     if study is None:
         why = (
-            f"Nobody has measured this space on public data. Its default is trained, unless a look "
-            f"finds one of {looks - 1} others well ahead."
+            f"This space was not measured on public data. Its default is trained unless a "
+            f"low-budget evaluation finds one of {looks - 1} others clearly better."
         )
         return StrategyChoice(option=option, plan=plan, why=why)
     return _compare_predictions(study, fixed, plan, option)
@@ -195,7 +194,7 @@ def choose_strategy(
 def _compare_predictions(
     study: Study, fixed: Plan, plan: Plan, option: StrategyOption
 ) -> StrategyChoice:
-    """Return the better of both as the study predicts them."""
+    """Return the better of both options according to the study."""
     alone, insured = predict_default_accuracy(study, fixed), predict_accuracy(study, plan)
     expected = tuple(
         {"strategy": each.name, "winner": each.winner, "expected": round(value, 4)}
@@ -224,14 +223,12 @@ def _signal_of_training(plan: Plan, mu: float | None) -> float:
 
 
 def predict_default_accuracy(study: Study, plan: Plan) -> float:
-    """Return the accuracy that the study's first entry is predicted to reach by `fixed`."""
+    """Predict the accuracy of the study's first entry with strategy `fixed`."""
     return float(study.accuracy_at(_signal_of_training(plan, plan.trial_mu))[:, 0].mean())
 
 
 def predict_accuracy(study: Study, plan: Plan) -> float:
-    """Return the accuracy that a plan of `insured` is predicted to reach.
-
-    Each data set of the study stands for the one at hand, and only the others are known of.
+    """Predict the accuracy of a plan of `insured` by leave-one-out over the study's data sets.
 
     Guarantee: the same plan and study give the same number.
     """
@@ -259,28 +256,29 @@ def predict_accuracy(study: Study, plan: Plan) -> float:
 def _explain_choice(
     study: Study, plan: Plan, known: StudyLeads, expected: tuple[float, float, float], took: bool
 ) -> str:
-    """Say what the default would do, what looks may find, and what they cost."""
+    """Explain the choice: predicted accuracy of the default, gain and cost of evaluations."""
     alone, insured, price = expected
     better = np.maximum(known.final, 0.0).max(axis=1)
     lost = "nothing" if price < 5e-5 else f"{price:.4f} or less"
     said = (
-        f"On {len(study.signals)} public data sets of this kind, with as much noise, the default "
-        f"model reached {alone:.3f} on average. The best of the others was better by "
-        f"{float(np.median(better)):.3f} (median), and by {float(better.max()):.3f} at most. To "
-        f"compare {plan.strategy.trials} candidates by looks (trainings with a small part of the "
-        f"budget) cost {lost} on nine data sets of ten, and reached {insured:.3f} on "
-        "average."
+        f"On {len(study.signals)} public data sets of this kind, at the same noise, the default "
+        f"model reached accuracy {alone:.3f} on average. The best other model was better by "
+        f"{float(np.median(better)):.3f} (median) and at most {float(better.max()):.3f}. "
+        f"Low-budget evaluation of {plan.strategy.trials} candidates cost {lost} on 9 of "
+        f"10 data sets, and reached {insured:.3f} on average."
     )
     if took and insured < alone:
         said += (
-            f" That is {alone - insured:.4f} less than the default alone, the expected cost of a "
-            "protection against data on which the default is a bad choice."
+            f" That is {alone - insured:.4f} less than the default alone: the expected cost of "
+            "protection against data for which the default is a bad choice."
         )
     if took:
-        return f"{said} So the default is trained, unless a look finds another well ahead."
+        return (
+            f"{said} So the default is trained unless an evaluation finds another clearly better."
+        )
     if not known.shrinkage > MIN_SHRINKAGE:
         return (
-            f"{said} With so much noise a look tells next to nothing, so the default is trained "
-            "alone."
+            f"{said} At this noise a low-budget evaluation has almost no information, so only the "
+            "default is trained."
         )
-    return f"{said} So the default is trained alone: looks would lose more than they find."
+    return f"{said} So only the default is trained: evaluations would cost more than they gain."

@@ -1,4 +1,4 @@
-"""The training and the score of candidates: one, or a round of them side by side.
+"""Training and scoring of candidates: one, or a round of them in parallel.
 
     classes:   fitness = correct answers on the validation slots + two-sided geometric noise
     a number:  fitness = sum over records of floor(G (1 - min(1, |error|))) + the same noise times G
@@ -11,8 +11,8 @@ either. Other metrics: `training.metrics`.
     processes              =  threads of the run / threads of a training
 
 The result of a training follows from its job and its threads, to the last bit: not from the
-executor, the number of trainings at a time, or which ends first. Each candidate has batches and
-noise of its own; shared batches would more than double the price. So a round costs what its
+executor, the number of trainings at a time, or which ends first. Each candidate has its own batches
+and noise; shared batches would more than double the privacy cost. So a round costs what its
 trainings cost one by one.
 
 A worker receives work that is charged already: a job, and the records that were opened for it. It
@@ -90,17 +90,16 @@ def train_candidate(
     """Return the candidate's network, trained on an open partition.
 
     Args:
-        candidate: What to build.
-        records: The open partition, behind the candidate's front end.
-        schema: Shape and number of outputs.
-        recipe: With the noise that the plan solved.
+        candidate: Architecture and settings.
+        records: Records of the open partition, after the candidate's feature extractor.
+        schema: Schema with the shape and the number of outputs.
+        recipe: Recipe with calibrated noise.
         streams: Random streams of this training, by purpose, as `training_streams` returns them.
             No two trainings share a batch or a noise draw.
         device: "cpu" or "cuda".
-        on_step: Called with the number of finished steps and the network as it is.
-        looks: From a number of finished steps to whether it must be called then; see
-            `trainer.train`.
-        query: The validation query of a recipe that has them; see there.
+        on_step: Called with the number of finished steps and the current network.
+        looks: Predicate on the number of finished steps: whether `on_step` needs the network then.
+        query: Validation query, for a recipe that makes them.
 
     Cost: `recipe.event(len(records))`, charged by the caller before `records` was opened.
     """
@@ -128,9 +127,10 @@ def start_candidate_training(
     splits: bool = True,
     together: TrainingGroup | None = None,
 ) -> tuple[nn.Module, Iterator[int]]:
-    """Return the candidate's network, and what trains it: see `trainer.rounds_of`.
+    """Build the candidate's network, and return it with the iterator that trains it.
 
-    Args and cost: like `train_candidate`; `splits` and `together` as there.
+    Arguments and cost are those of `train_candidate`; `splits` and `together` are passed on to the
+    trainer.
     """
     network = candidate.build(schema.shape, schema.outputs, streams["weights"].generator())
     call_back = None if on_step is None else lambda finished: on_step(finished, network)
@@ -154,7 +154,7 @@ def train_or_mark_failed(
     schema: AnySchema,
     streams: Mapping[str, Stream],
 ) -> nn.Module:
-    """Return the network that `train` returns; without the memory for it, one that failed."""
+    """Train a network; if memory does not suffice, return a network marked as failed."""
     try:
         return train()
     except (MemoryError, RuntimeError) as error:
@@ -165,13 +165,13 @@ def train_or_mark_failed(
 
 
 def has_failed(network: nn.Module) -> bool:
-    """Return whether training ended in weights that are not finite: the worst score, no redraw."""
+    """Check whether a training ended in weights that are not finite (worst score, no repeat)."""
     return not all(bool(torch.isfinite(p).all()) for p in network.state_dict().values())
 
 
 @torch.no_grad()
 def mark_failed(network: nn.Module) -> nn.Module:
-    """Return the network with weights that are not numbers, for a training that could not run."""
+    """Set all weights to NaN, for a training that could not run."""
     for parameter in network.parameters():
         parameter.fill_(math.nan)
     return network
@@ -181,17 +181,17 @@ def mark_failed(network: nn.Module) -> nn.Module:
 def compute_metric_counts(
     network: nn.Module, records: Records, metric: Metric, *, device: str, chunk: int = 8192
 ) -> list[int]:
-    """Return what tells how good the network's answers are: private.
+    """Compute the exact counts of a metric on records; they are private.
 
     Guarantee: replacing one record by the null record changes one count,
     by at most `metric.max_points`.
 
     Args:
-        network: Trained; one output for a number, else one a class.
-        records: Behind the network's front end.
-        metric: By what they are scored.
+        network: Trained network; one output for a regression target, else one per class.
+        records: Records after the network's feature extractor.
+        metric: Metric to count.
         device: "cpu" or "cuda".
-        chunk: Records at a time; only memory depends on it.
+        chunk: Number of records per batch; only memory depends on it.
     """
     network = network.to(device).eval()
     found: list[list[int]] = []
@@ -213,36 +213,36 @@ def compute_score_count(
 
 
 FAILED_SCORE = -math.inf
-"""The fitness of a trial that failed."""
+"""Fitness of a failed trial."""
 
 
 MIN_SECONDS_FOR_PROCESSES = 10.0
-"""From how many seconds of training, together, it pays to begin processes: each takes two until it
-is ready."""
+"""Minimum total training time of a round that justifies processes, seconds. Starting a process
+takes about two seconds."""
 
 MAX_INTERLEAVED_TRAININGS = 64
-"""How many trainings take turns on a GPU at a time, at most; others begin when these are done."""
+"""Maximum number of trainings that are interleaved on a GPU; others start when these are done."""
 
 GPU_QUEUES = 5
-"""Trainings that take turns are dealt to so many groups: while one's steps are looked at and others
-are prepared, a GPU works on those of the others; and on some calls of several groups at once."""
+"""Number of groups of interleaved trainings. A GPU computes the steps of some groups while the
+steps of others are prepared or evaluated."""
 
 CURVE_POINTS = 20
-"""How often the accuracy of a training on public data is measured, for its curve."""
+"""Number of accuracy measurements during a training on public data."""
 
 _Any = TypeVar("_Any")
 
 MAX_CURVE_RECORDS = 2000
-"""On how many of the test records, at most."""
+"""Maximum number of test records for each point of that curve."""
 
 
 @dataclass(slots=True)
 class TrainingHistory:
-    """How a training went.
+    """History of a training.
 
     Args:
-        steps: How many were made. Fewer than planned only where released or public accuracies
-            ended a validation-driven schedule: post-processing of what is paid.
+        steps: Number of finished steps. It is below the plan only if released or public accuracies
+            ended a validation-driven schedule, which is post-processing.
         curve: (steps, accuracy); declared-public data only.
     """
 
@@ -256,11 +256,11 @@ class TrainingHistory:
     def watch(
         self, steps: int, seen: Records | None, device: str
     ) -> tuple[Callable[[int, nn.Module], None], Callable[[int], bool]]:
-        """Return what is called after each step, and after which of them it looks at the network.
+        """Return the step callback, and the predicate on steps that need the network.
 
         Args:
-            steps: How many are planned.
-            seen: Public records that the curve is measured on; None: there is no curve.
+            steps: Number of planned steps.
+            seen: Public records for the accuracy curve; None: no curve.
             device: "cpu" or "cuda".
         """
         every = max(1, steps // CURVE_POINTS)
@@ -280,17 +280,17 @@ class TrainingHistory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingJob:
-    """One training, and everything that it follows from.
+    """One training with all its inputs.
 
     Args:
-        candidate: Which network.
-        schema: Of the records.
-        recipe: With its noise.
-        streams: Random streams of this training, by purpose, and of nothing else of its trial.
-        records: What it is trained on; charged.
-        seen: Public records that its curve is measured on.
+        candidate: Architecture and settings.
+        schema: Schema of the records.
+        recipe: Recipe with calibrated noise.
+        streams: Random streams of this training by purpose, without the trial's other streams.
+        records: Training records, already charged.
+        seen: Public records for the accuracy curve.
         device: "cpu" or "cuda".
-        threads: How many it computes with.
+        threads: Number of threads.
     """
 
     candidate: Candidate
@@ -303,7 +303,7 @@ class TrainingJob:
     threads: int = 1
 
     def __call__(self, *read: dict[str, np.ndarray]) -> bytes:
-        """Train as a worker does, and return the weights and how it went."""
+        """Train in a worker, and return the weights and the history as bytes."""
         with use_threads(self.threads):
             network, course = self.train_network(*read)
         found = io.BytesIO()
@@ -313,7 +313,7 @@ class TrainingJob:
     def train_network(
         self, records: dict[str, np.ndarray], seen: dict[str, np.ndarray] | None = None
     ) -> tuple[nn.Module, TrainingHistory]:
-        """Train, and return the network and how it went."""
+        """Train, and return the network and its history."""
         course = TrainingHistory()
         shown = None if self.seen is None or seen is None else self.seen.records(seen)
         watch, looks = course.watch(self.recipe.steps, shown, self.device)
@@ -330,18 +330,18 @@ class TrainingJob:
 def train_in_parallel(
     jobs: Sequence[TrainingJob], each: int, room: int, executor: Executor
 ) -> Generator[tuple[nn.Module, TrainingHistory], None, None]:
-    """Yield networks and how their trainings went, in the order of the jobs.
+    """Train jobs on an execution backend; yield networks and histories in the order of the jobs.
 
-    Guarantee: the same to the bit whoever trains, and where a worker is killed: its job is done
-    again, by the same key.
+    Guarantee: bit-identical results on every backend, also if a worker is killed: its job is
+    repeated with the same key.
 
     Args:
-        jobs: Charged.
-        each: Threads of a training.
-        room: For how many trainings at a time this machine has threads.
-        executor: Who trains.
+        jobs: Trainings, already charged.
+        each: Number of threads of a training.
+        room: Number of trainings at a time that this machine has threads for.
+        executor: Execution backend.
 
-    Cost: none beside what was charged for the jobs.
+    Cost: none besides the charge of the jobs.
     """
     works = [
         Work(
@@ -361,21 +361,21 @@ def train_in_parallel(
 def train_interleaved(
     jobs: Sequence[TrainingJob], device: str
 ) -> Generator[tuple[nn.Module, TrainingHistory], None, None]:
-    """Yield what `train_in_parallel` does, of trainings that take turns on this machine's GPUs.
+    """Train jobs interleaved on this machine's GPUs; yield results like `train_in_parallel`.
 
-    They are dealt to groups, each with a queue of work of its own. A group is given a round of
-    steps before the next one is looked at: so a GPU works on some while others are prepared, and so
-    do GPUs. Dense networks share the calls of a step, besides: see `gpu.dense_steps`. Records
-    that several have are moved to a GPU once. One that has no memory among others is made again
-    alone, from the same keys: whether it fails must not depend on how many there are.
+    The trainings are split into groups, each with its own CUDA stream. Each group gets a round of
+    steps in turn, so a GPU computes some groups while others are prepared. Dense networks also
+    share the kernel calls of a step (`gpu.dense_steps`). Shared records are copied to a GPU once. A
+    training that runs out of memory is repeated alone with the same keys, because its failure must
+    not depend on the number of trainings.
 
-    Guarantee: the same as one by one, on however many GPUs.
+    Guarantee: the results equal those of one training at a time, for any number of GPUs.
 
     Args:
-        jobs: Charged; what takes long comes first.
-        device: Where all of them are trained.
+        jobs: Trainings, already charged, the longest first.
+        device: "cuda", or "cpu" in tests.
 
-    Cost: none beside what was charged for the jobs.
+    Cost: none besides the charge of the jobs.
     """
     places = _list_devices(device)
     for low in range(0, len(jobs), MAX_INTERLEAVED_TRAININGS * len(places)):
@@ -389,13 +389,13 @@ def train_interleaved(
             _InterleavedTraining(job, *to) for job, to in zip(part, dealt, strict=False)
         ]
         try:
-            with full_precision():  # of the steps alone: who is given a network has other settings
+            with full_precision():  # only for the steps: the consumer has other settings
                 while left:
                     left = [
                         turn for group in range(GPU_QUEUES) for place in places
                         for turn in place.run_round(group, left)
                     ]  # fmt: skip
-        finally:  # of who fell short, nobody shares anything any more
+        finally:  # postponed trainings share no buffer with others
             for place in places:
                 place.end()
         for turn in turns:
@@ -410,10 +410,10 @@ class _Device:
 
     Args:
         device: "cuda", or "cpu".
-        number: Which GPU; None: torch's own choice, or the processor.
-        moved: The records that are there already.
-        together: Who shares calls there.
-        queues: Of the work of each group.
+        number: Index of the GPU; None: torch's default GPU, or the CPU.
+        moved: Records that were copied to the device.
+        together: Shared kernel calls of the trainings on the device.
+        queues: CUDA stream of each group.
     """
 
     device: str
@@ -426,7 +426,7 @@ class _Device:
         return nullcontext() if self.number is None else torch.cuda.device(self.number)
 
     def records(self, opened: SharedRecords) -> Records:
-        """Return opened records there."""
+        """Return records on the device, copied once."""
         if opened not in self.moved:
             here = opened.records(opened.load())
             there = {name: getattr(here, name).to(self.device) for name in ("x", "y", "valid")}
@@ -435,12 +435,12 @@ class _Device:
         return self.moved[opened]
 
     def wait(self) -> None:
-        """Wait for all that it was given."""
+        """Wait until the device has finished its work."""
         if self.device == "cuda":
             torch.cuda.synchronize()
 
     def end(self) -> None:
-        """Wait for all trainings, and let go of what they shared."""
+        """Wait for all trainings, and drop their shared buffers."""
         with self.as_current_device():
             self.wait()
         self.together = TrainingGroup()
@@ -455,7 +455,7 @@ class _Device:
     def run_round(
         self, group: int, turns: Sequence[_InterleavedTraining]
     ) -> list[_InterleavedTraining]:
-        """Give it a round of steps of each turn of its own, of a group; return those that go on."""
+        """Run a round of steps of a group's trainings; return the unfinished trainings."""
         with self.as_current_device(), self._queue(group):
             own = [turn for turn in turns if turn.place is self and turn.group == group]
             left = [turn for turn in own if turn.start_next_round()]
@@ -471,12 +471,12 @@ class _Device:
 
 
 def _alternate_devices(places: Sequence[_Any]) -> Iterator[_Any]:
-    """Return where the first job is trained, where the second ...: there and back again."""
+    """Return the devices in forward, then backward order, repeated."""
     return cycle([*places, *places[::-1]])
 
 
 def _list_devices(device: str) -> list[_Device]:
-    """Return what is trained on: of GPUs all that are like the one that torch takes, it first."""
+    """Return the devices to train on: the current GPU first, then all GPUs of the same model."""
     if device != "cuda" or torch.cuda.device_count() < 2:
         return [_Device(device, None)]
     own = torch.cuda.current_device()
@@ -496,12 +496,12 @@ def _list_devices(device: str) -> list[_Device]:
 
 
 class _InterleavedTraining:
-    """One training that takes turns with others.
+    """A training that is interleaved with others on a GPU.
 
     Args:
-        job: What is trained.
-        place: Where.
-        group: With whom it shares calls there.
+        job: Training to run.
+        place: Device to train on.
+        group: Index of the group that shares its kernel calls.
     """
 
     def __init__(self, job: TrainingJob, place: _Device, group: int):
@@ -521,7 +521,7 @@ class _InterleavedTraining:
         )  # fmt: skip
 
     def start_next_round(self) -> bool:
-        """End the last round and begin the next; return whether there is one."""
+        """Finish the last round and start the next; return whether there is one."""
         try:
             if self._rounds is None:
                 self.network, self._rounds = self._start(self.place.together)
@@ -537,12 +537,12 @@ class _InterleavedTraining:
         return more
 
     def postpone(self) -> None:
-        """Have no memory among others: it is trained again alone."""
+        """Mark the training to be repeated alone, because memory did not suffice."""
         self._end()
         self.was_postponed = True
 
     def _end(self) -> None:
-        """Hold nothing on the device any more, once what it was given is done."""
+        """Wait for the device, and release all of its memory."""
         if isinstance(self._rounds, Generator):
             self._rounds.close()
         if self.place.device == "cuda":
@@ -550,7 +550,7 @@ class _InterleavedTraining:
         self._rounds = iter(())
 
     def train_alone(self) -> None:
-        """Train it again, from the same keys, when no other is under way."""
+        """Repeat the training with the same keys while no other training runs."""
 
         def train() -> nn.Module:
             network, rounds = self._start(None)

@@ -1,8 +1,8 @@
-"""Running a plan: ask, train, score, tell, until the strategy is done; then the final model.
+"""Search engine: ask, train, score and tell until the strategy ends, then train the final model.
 
-Every private read below stands inside `with ledger.charged(...)`. The engine keeps no state of
-its own: a resumed run replays the strategy from the same keys and takes finished trials from the
-journal, so that an interruption costs no release twice.
+Every private read is inside `with ledger.charged(...)`. The engine keeps no state: a resumed run
+replays the strategy with the same keys and reads finished trials from the journal, so that an
+interruption repeats no release.
 
 Source: docs/rules.md, rules 1, 8, 10, 11 and 12; docs/result.md.
 """
@@ -76,26 +76,26 @@ ENGINE_LINES = (
     VALIDATION_QUERY_LINE,
     VARIANT_LINE,
 )
-"""How the names of lines begin that the engine charges itself, and no strategy."""
+"""Prefixes of the names of lines that only the engine charges, not a strategy."""
 
 NetworkOfTrial = Callable[[int], tuple[nn.Module, TrainingHistory] | None]
-"""From a trial's number to its network, if it was trained ahead; asked in order."""
+"""Function from a trial's index to its network if that is trained already; called in order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchOutcome:
-    """What a finished search hands over.
+    """Output of a finished search.
 
     Args:
-        candidate: The winner.
-        network: Its trained network, on the CPU.
-        front: Its front end, fitted.
-        test: Noisy points on the test slots: correct answers, or see `fitness`.
-        exact_points: The same without noise; declared-public data only.
-        trials: Every trial, where the strategy allows it to be shown; otherwise empty.
+        candidate: Winning candidate.
+        network: Trained network of the winner, on the CPU.
+        front: Fitted feature extractor of the winner.
+        test: Noisy score of the test records.
+        exact_points: Exact score count of the test records; declared-public data only.
+        trials: All trials, if the strategy allows to show them; otherwise empty.
         curve: (steps, accuracy) of the released network's training; declared-public data only.
-        steps_made: How many steps that training made.
-        variant: Which of its variants is released, where one was picked.
+        steps_made: Number of steps of that training.
+        variant: Name of the released variant, if one was selected.
     """
 
     candidate: Candidate
@@ -111,13 +111,13 @@ class SearchOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchEngine(Engine):
-    """An architecture search, or the training of one network.
+    """Engine of an architecture search, or of the training of one network.
 
     Args:
-        plan: See `Engine`.
-        folder: The run's folder; trial weights go to `private/`.
-        strategy: Who is tried.
-        journal: The store of finished trials.
+        plan: Plan of the search.
+        folder: Folder of the run; weights of trials are written to `private/`.
+        strategy: Search strategy.
+        journal: Store of finished trials.
     """
 
     plan: Plan
@@ -132,7 +132,7 @@ class SearchEngine(Engine):
         Cost: the plan's lines, each charged before its partition is opened.
         """
         for front_end in self.plan.front_ends:
-            # Kept before anything is charged: a run that is resumed sees the same records.
+            # Stored before anything is charged, so that a resumed run uses the same features.
             for each in (front_end, front_end.first_stage):
                 if each is not None and each.learned:
                     self._fit_front_end(each)
@@ -155,7 +155,7 @@ class SearchEngine(Engine):
         )
 
     def _pick_variant(self, candidate: Candidate, network: nn.Module) -> str:
-        """Give the network the weights of the variant that is picked, and return its name."""
+        """Select a variant privately, load its weights into the network, and return its name."""
         metric, noise, stream = (
             self.plan.score_metric,
             self.plan.pick,
@@ -214,7 +214,7 @@ class SearchEngine(Engine):
         return candidate, network, TrainingHistory(**record.attributes["course"])
 
     def _check_round(self, asked: TrialRound) -> None:
-        """Refuse a round that was not priced: of another shape, or after portions were scored."""
+        """Refuse a round that the plan does not account for: another shape, or a second subset."""
         shapes = set[RoundShape]()
 
         def price(shape: RoundShape) -> Event:
@@ -226,11 +226,11 @@ class SearchEngine(Engine):
         if unpriced or (asked.number and self.plan.split.portions > 1):
             raise UsageError(
                 f"Strategy {self.strategy.name!r} asks for a round of {asked.shape} that its lines "
-                "have not priced: nothing was trained for it."
+                "do not account for: nothing was trained for it."
             )
 
     def _run_trials(self, asked: TrialRound, before: int) -> tuple[Fitness, ...]:
-        """Return the scores of a round, whose longest trainings come first."""
+        """Run the trials of a round, the longest trainings first, and return their fitness."""
         self._check_round(asked)
         candidates = [self.plan.space.candidate(genotype) for genotype in asked.genotypes]
         order = self.plan.sort_longest_first(candidates, asked.shape)
@@ -248,7 +248,7 @@ class SearchEngine(Engine):
     def _train_round(
         self, asked: TrialRound, trials: dict[int, Candidate]
     ) -> Iterator[NetworkOfTrial]:
-        """Yield what trains the trials of a round, in order: side by side where it is worth it."""
+        """Yield a function that returns the trials' networks in order, trained in parallel."""
         turns = self._interleaves_trainings()
         each, room = divide_threads(len(trials), torch.get_num_threads())
         long = len(trials) * self.plan.seconds_per_training()[0] >= MIN_SECONDS_FOR_PROCESSES
@@ -266,16 +266,16 @@ class SearchEngine(Engine):
                     yield lambda trial: next(found) if trial in jobs else None
 
     def _interleaves_trainings(self) -> bool:
-        """Check whether the trainings of a round take turns on this machine's GPU."""
+        """Check whether the trainings of a round are interleaved on this machine's GPU."""
         return self.device != "cpu" and not self.executor.is_remote
 
     def _charge_jobs(
         self, asked: TrialRound, trials: dict[int, Candidate], charges: ExitStack, folder: Path
     ) -> Iterator[tuple[int, TrainingJob]]:
-        """Yield the trainings of a round that need nothing of this process, by trial: charged.
+        """Charge the trainings of a round that a worker can run, and yield them by trial.
 
-        Charged are all of them before the first begins. Left out are those that are finished, those
-        that a finished one or an earlier one stands for, and those that ask for more than records.
+        All are charged before the first one starts. Finished trials, repeats of an equal trial, and
+        trainings that need this process are omitted.
         """
         steps, known = asked.shape.steps, set[str]()
         for trial, candidate in trials.items():
@@ -299,7 +299,7 @@ class SearchEngine(Engine):
             )
 
     def _needs_coordinator(self, recipe: Recipe, key: str) -> bool:
-        """Return whether a training needs more than records: answers, or its way to be kept."""
+        """Check whether a training needs this process: validation queries, or stored iterates."""
         return (
             recipe.screening is not None
             or recipe.schedule.is_validation_driven
@@ -307,14 +307,14 @@ class SearchEngine(Engine):
         )
 
     def _has_variants(self, key: str) -> bool:
-        """Return whether a training is the one of whose variants one is picked."""
+        """Check whether a variant of this training is selected afterwards."""
         return self.plan.pick is not None and (key == "final") == self.plan.retrained
 
     def _charge_job(
         self, candidate: Candidate, recipe: Recipe, stream: Stream, line: str, partition: str,
         key: str, *, charges: ExitStack, folder: Path,
     ) -> TrainingJob:  # fmt: skip
-        """Charge a training, and return it with the records that it is charged for."""
+        """Charge a training, and return it with its records."""
         front = self._fit_front_end(candidate.front_end)
         opened = self.dataset[partition].with_front_end(front).with_files(folder)
         records = charges.enter_context(self.ledger.charged(line, opened, key=key))
@@ -332,7 +332,7 @@ class SearchEngine(Engine):
     def _run_trial(
         self, asked: TrialRound, trial: int, candidate: Candidate, trained: NetworkOfTrial
     ) -> TrialRecord:
-        """Return a finished trial: from the journal, from an equal trial, or by running it."""
+        """Return a finished trial from the journal, from an equal trial, or by running it."""
         steps, stream = asked.shape.steps, self.keys.stream("trial", trial)
         mark = f"{stream.child('mark').seed64():016x}"
         if (done := self.journal.get(trial)) is not None:
@@ -361,10 +361,10 @@ class SearchEngine(Engine):
         return self.journal.add(trial, candidate.to_json(), score, attributes)
 
     def _check_charge(self, noun: str, asked: TrialRound, trial: int) -> tuple[str, str]:
-        """Return what a trial is charged to; refuse one charge for several, but under a theorem.
+        """Return the line and key that a trial is charged to, after checks of the strategy.
 
-        Refused too is a line that the strategy has not planned for the partition that is read, or
-        a training, or a score, of another price than that line was given.
+        One charge for several trials is refused unless the selection rule allows it. A line that is
+        not planned for the partition, or whose event differs from the plan, is refused as well.
         """
         line, key = self.strategy.charge(noun, asked.number, trial)
         rule, place = self.strategy.selection_rule, self.strategy.scored_on
@@ -387,7 +387,7 @@ class SearchEngine(Engine):
         if not events or line.startswith(ENGINE_LINES):
             raise UsageError(
                 f"Strategy {self.strategy.name!r} charges the {noun} of trial {trial} on {place!r} "
-                f"to {line!r}, which is none of its own lines there for {asked.shape}: nothing was "
+                f"to {line!r}, which is not one of its lines there for {asked.shape}: nothing was "
                 "read."
             )
         paid_together = rule == "repeat-and-select" or (rule == PORTIONS_RULE and noun == "score")
@@ -395,18 +395,18 @@ class SearchEngine(Engine):
         if other != trial and not paid_together:
             raise UsageError(
                 f"Strategy {self.strategy.name!r} charges trials {other} and {trial} once, to "
-                f"{line!r} as {key!r}, and its selection rule, {rule!r}, pays for one of them: "
-                "give each trial a key of its own."
+                f"{line!r} as {key!r}, but its selection rule {rule!r} accounts for one of them: "
+                "use a separate key for each trial."
             )
         return line, key
 
     def _check_stored_trial(
         self, done: TrialRecord, candidate: Candidate, mark: str, asked: TrialRound
     ) -> None:
-        """Refuse a stored trial that these keys did not make, or that this ledger does not hold.
+        """Refuse a stored trial of other keys, or without a charge in this ledger.
 
-        Under other keys the slots were split otherwise: a record that an old trial was trained on
-        could then be among those it is scored with.
+        Other keys split the records differently, so a trial could be scored on records that it was
+        trained on.
         """
         line, key = self._check_charge("training", asked, done.number)
         if self.strategy.scored:
@@ -415,7 +415,7 @@ class SearchEngine(Engine):
         ours = done.attributes.get("mark") == mark and done.parameters == candidate.to_json()
         if not (paid and ours):
             raise UsageError(
-                f"{self.folder.private} holds trials of other keys or without a charge: it was "
+                f"{self.folder.private} contains trials of other keys or without a charge: it was "
                 "altered, so nothing more can be released from it. Start a new run."
             )
 
@@ -428,7 +428,7 @@ class SearchEngine(Engine):
         partition: str,
         key: str,
     ) -> tuple[nn.Module, TrainingHistory]:
-        """Charge and train; without the memory for it, the network is a failed one."""
+        """Charge and train; if memory does not suffice, the network is marked as failed."""
         schema = self.plan.schema
         if self.executor.takes(1, long=False) and not self._needs_coordinator(recipe, key):
             with create_records_folder(self.folder.private) as folder, ExitStack() as charges:
@@ -479,10 +479,10 @@ class SearchEngine(Engine):
     def _make_validation_query(
         self, recipe: Recipe, front: FittedFrontEnd, stream: Stream, training: str
     ) -> ValidationQuery | None:
-        """Return what a training asks how good its network is: public, or charged and noisy.
+        """Make the validation query of a training: on public records, or charged and noisy.
 
-        Private queries have keys of the training's own. The answer is a mean loss for screening,
-        and an accuracy in [0, 1] for a schedule.
+        Private queries have separate keys for each training. The result is a mean loss for
+        screening, and an accuracy in [0, 1] for a schedule.
         """
         screening = recipe.screening is not None
         if not screening and not recipe.schedule.is_validation_driven:
@@ -516,11 +516,11 @@ class SearchEngine(Engine):
         return of_private
 
     def _max_score_count(self, slots: int) -> int:
-        """Return the points of right answers to so many slots, by the usual metric."""
+        """Return the largest score count of `slots` records by the default metric."""
         return slots * find_default_metric(self.plan.schema.regression).max_points
 
     def _fit_front_end(self, front_end: FrontEnd) -> FittedFrontEnd:
-        """Return a front end ready for use: one fit for all candidates, charged once."""
+        """Return a fitted feature extractor: one fit for all candidates, charged once."""
         shape, path = self.plan.schema.shape, front_end_path(self.folder, front_end)
         if path.exists():
             module = front_end.module(shape)
@@ -564,7 +564,7 @@ class SearchEngine(Engine):
             metric = self.plan.ranking_metric
             found = compute_metric_counts(network, records, metric, device=self.device)
             if isinstance(noise, ExponentialMechanism):
-                return found[0]  # kept in `private/`: what is released is the pick
+                return found[0]  # stays in `private/`: only the selected index is released
             return Score.of(metric, found, noise, len(records), stream.child("score")).points
 
     def _train_final(self, candidate: Candidate) -> tuple[nn.Module, TrainingHistory]:
@@ -580,7 +580,7 @@ class SearchEngine(Engine):
             weights.parent.mkdir(mode=0o700, exist_ok=True)
             self.folder.atomic_write(kept, json.dumps(course.to_json()))
             save_weights(network, weights, self.folder)
-        # Read again, as a resume does: tensors of their own, and no others that share their memory.
+        # Read again, as a resumed run does, so that no tensors share memory.
         values = read_json(kept, "what a training left", follow=False)
         try:
             course = TrainingHistory(**values)
@@ -608,7 +608,7 @@ class SearchEngine(Engine):
 
 
 def _contains_event(part: Event, event: Event) -> bool:
-    """Return whether an event is made of another."""
+    """Check whether an event contains another."""
     inside = (getattr(event, each.name) for each in fields(event))  # type: ignore[arg-type]
     every = (each for held in inside for each in (held if isinstance(held, tuple) else (held,)))
     return part == event or any(isinstance(e, Event) and _contains_event(part, e) for e in every)

@@ -1,20 +1,20 @@
-r"""PAAS, the genetic privacy-aware architecture search, and STW, its non-private twin.
+r"""PAAS, the genetic privacy-aware architecture search, and STW, its non-private version.
 
     N <- k uniform candidates                                         (Algorithm 1)
     for each of l generations: train and score N; N <- Evolve(N) unless it was the last
-    return the fittest of the last generation                         (ours: of all generations)
+    return the fittest of the last generation                         (here: of all generations)
 
     Evolve: N_alpha <- the top alpha share; N_beta <- a random beta share of N \ N_alpha;
             k children, each the crossover of two parents of N_alpha + N_beta, mutated with
             probability p_mu                                          (Algorithm 2)
 
-The paper prints N_t for N_alpha and takes a union of sets, which can loop for ever on a small
-space: ours is a multiset. It states neither alpha, beta nor p_mu: ours are .4, .1 and .2.
-A candidate that was trained already teaches nothing new, so a child that repeats one is mutated
-until it does not. What repeats all the same is memoised; how many do depends on the data, so the
-planned maximum is charged: k l trainings, or one for each candidate of a space that has fewer.
-Which candidate is returned is post-processing of noisy scores that are paid for. Crossover and
-mutation are DEAP's, on plain lists of indices.
+The paper prints N_t for N_alpha and uses a union of sets, which may loop forever on a small space;
+this implementation uses a multiset. The paper does not state alpha, beta and p_mu: here they are
+.4, .1 and .2. A repeated candidate gives no new information, so a child that repeats one is mutated
+further. Remaining repeats are memoised. Their number depends on the data, so the planned maximum is
+charged: k l trainings, or one per candidate of a smaller space. The choice of the returned
+candidate is post-processing of released scores. Crossover and mutation are DEAP's, on lists of
+indices.
 
 Source: Bao et al., section VIII-A, Algorithms 1 and 2. Proof: docs/guarantees/accounting.md.
 """
@@ -53,18 +53,18 @@ if TYPE_CHECKING:
 
 
 MAX_MUTATION_ATTEMPTS = 50
-"""How often a candidate that was trained already is mutated before it is taken as it is."""
+"""Maximum number of mutations of a repeated candidate, before the repeat is accepted."""
 
 MAX_ENUMERATED_GENOTYPES = 4096
-"""Up to so many genotypes, the candidates of a space are counted."""
+"""Largest number of genotypes of a space whose different candidates are counted."""
 
 RETURN_CHOICES = ("best", "last")
-"""What may be returned: the best candidate of all, or of the last generation, as in the paper."""
+"""Values of `returns`: the best candidate of all generations, or of the last one (paper)."""
 
 
 @contextmanager
 def seed_global_random(stream: Stream) -> Iterator[None]:
-    """Lend DEAP, which uses Python's global `random`, a keyed state; give the old one back."""
+    """Seed Python's global `random`, which DEAP uses, and restore its state afterwards."""
     saved = random.getstate()
     random.seed(int(stream.generator().integers(2**63)))
     try:
@@ -74,7 +74,7 @@ def seed_global_random(stream: Stream) -> Iterator[None]:
 
 
 def cross_genotypes(first: Genotype, second: Genotype, stream: Stream) -> Genotype:
-    """Return a child that has each gene from either parent with probability 1/2."""
+    """Make a child that has each gene from either parent with probability 1/2."""
     from deap import tools
 
     with seed_global_random(stream):
@@ -83,7 +83,7 @@ def cross_genotypes(first: Genotype, second: Genotype, stream: Stream) -> Genoty
 
 
 def mutate(genotype: Genotype, space: Space, stream: Stream) -> Genotype:
-    """Return the genotype with each gene redrawn with probability 1 / genes."""
+    """Redraw each gene of a genotype with probability 1 / number of genes."""
     from deap import tools
 
     if not genotype:
@@ -97,9 +97,9 @@ def mutate(genotype: Genotype, space: Space, stream: Stream) -> Genotype:
 
 
 def mutate_to_other_candidate(genotype: Genotype, space: Space, stream: Stream) -> Genotype:
-    """Return the genotype mutated until it means another candidate; as it is after `TRIES`.
+    """Mutate a genotype until it means another candidate, at most `MAX_MUTATION_ATTEMPTS` times.
 
-    A mutation may redraw the value that was there, or a gene that this candidate does not use.
+    A mutation may redraw the same value, or a gene that the candidate does not use.
     """
     own = space.candidate(genotype)
     for number in range(MAX_MUTATION_ATTEMPTS):
@@ -110,7 +110,7 @@ def mutate_to_other_candidate(genotype: Genotype, space: Space, stream: Stream) 
 
 
 def count_candidates(space: Space, most: int) -> int:
-    """Return how many different candidates a space has, `most` if it has more, or may have."""
+    """Count the different candidates of a space; `most` if it has, or may have, more."""
     if space.count() > MAX_ENUMERATED_GENOTYPES:
         return most
     every = product(*(range(size) for size in space.sizes))
@@ -123,14 +123,13 @@ class PrivacyAwareArchitectureSearch(Strategy):
     """PAAS: Algorithms 1 and 2, composed over its planned maximum of trainings.
 
     Args:
-        population: k, candidates a generation.
-        generations: l.
-        alpha: Share of the fittest that become parents.
-        beta: Share of the others that become parents, at random.
-        mutation: p_mu, the probability that a child is mutated.
-        returns: "best" of all generations, or of the "last".
-        distinct: How many different candidates the space has, if that is fewer than would be
-            trained; None: not known, or more.
+        population: Number k of candidates per generation.
+        generations: Number l of generations.
+        alpha: Fraction of the fittest that become parents, in [0, 1].
+        beta: Fraction of the others that become parents at random, in [0, 1].
+        mutation: Probability p_mu that a child is mutated.
+        returns: "best" of all generations, or of the "last" generation.
+        distinct: Number of different candidates of the space, if below k l; else None.
 
     Guarantee: every trial may be shown; all of them together cost `trainings` copies of one
     candidate run.
@@ -163,7 +162,7 @@ class PrivacyAwareArchitectureSearch(Strategy):
         if self.returns not in RETURN_CHOICES:
             raise UsageError(
                 f"returns is {self.returns!r}: expected best (of all generations) or last (of the "
-                "last generation alone, as in the paper)."
+                "last generation, as in the paper)."
             )
         for name in ("alpha", "beta", "mutation"):
             if not 0.0 <= getattr(self, name) <= 1.0:
@@ -190,20 +189,20 @@ class PrivacyAwareArchitectureSearch(Strategy):
 
     @property
     def trainings(self) -> int:
-        """The most trainings that are made: equal candidates are trained once."""
+        """Maximum number of trainings: equal candidates are trained once."""
         return self.trials if self.distinct is None else min(self.trials, self.distinct)
 
     def within(self, space: Space) -> Self:
-        """Return it for a space, of which it trains each candidate once at most."""
+        """Adapt the number of trainings to a space: each candidate is trained at most once."""
         found = count_candidates(space, self.trials)
         return replace(self, distinct=found if found < self.trials else None)
 
     def lines(self, price: EventOfRound, partition: str, noun: str) -> list[Line]:
-        """Return the planned maximum of candidate runs."""
+        """Return the line of the planned maximum of candidate runs."""
         return [Line(name=noun, partition=partition, event=price(FULL_ROUND), count=self.trainings)]
 
     def charge(self, noun: str, number: int, trial: int) -> tuple[str, str]:
-        """Return a key a trial: each is a release of its own."""
+        """Return one key per trial: each trial is a separate release."""
         return noun, f"trial {trial}"
 
     def ask(self, state: SearchState, space: Space, stream: Stream) -> TrialRound | None:
@@ -229,7 +228,7 @@ class PrivacyAwareArchitectureSearch(Strategy):
         return TrialRound(number=number, genotypes=tuple(fresh))
 
     def best(self, state: SearchState) -> tuple[int, int]:
-        """Return the fittest of all generations, of equal ones the first; or of the last one."""
+        """Return the fittest of all generations (the first of ties), or of the last one."""
         rounds = range(len(state.rounds))
         if self.returns == "last":
             rounds = rounds[-1:]
@@ -264,7 +263,7 @@ class PrivacyAwareArchitectureSearch(Strategy):
         return float(self.trainings)
 
     def describe_changed_settings(self) -> str:
-        """Return the settings that are not as usual; what is returned is told in full."""
+        """Describe the settings that differ from their defaults."""
         names = [name for name in self.changed_settings() if name not in ("returns", "distinct")]
         own = "".join(f"; {name} {getattr(self, name):g}" for name in names)
         return own + "; the best of the last generation is returned" * (self.returns == "last")
@@ -279,7 +278,7 @@ class PrivacyAwareArchitectureSearch(Strategy):
     def claims(
         self, cost: Callable[[RoundShape], float], *, delta: float, validation: int
     ) -> list[PublishedBound]:
-        """Return the paper's own price (Eq. 8): beside, never charged."""
+        """Return the published bound (Eq. 8), which is never charged."""
         if not (epsilon := cost(FULL_ROUND)) > 0.0:
             return []
         return [
@@ -288,7 +287,7 @@ class PrivacyAwareArchitectureSearch(Strategy):
 
 
 def _count_share(share: float, count: int) -> int:
-    """Return that share of a count, rounded up, with none more for a rounding error."""
+    """Multiply a count by a fraction and round up, tolerating floating-point error."""
     return math.ceil(share * count - 1e-9)
 
 
@@ -307,6 +306,6 @@ class StandardWorkflow(PrivacyAwareArchitectureSearch):
     private_trials: ClassVar[bool] = False
 
     def lines(self, price: EventOfRound, partition: str, noun: str) -> list[Line]:
-        """Return reads that release nothing private, because the data is public."""
+        """Return the lines of reads without a private release, because the data is public."""
         free = NoRelease()
         return PrivacyAwareArchitectureSearch.lines(self, lambda shape: free, partition, noun)

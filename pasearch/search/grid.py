@@ -1,14 +1,13 @@
 """GRID: every candidate at every epsilon of a grid, several times; then one training of the best.
 
-    mu        what the privacy budget allows one training alone
+    mu        mu of one training alone with the privacy budget (Gaussian DP)
     points    k candidates, L levels, r repeats, each trained on all training records at s_i mu
-    scores    of those on the validation records, which have the whole epsilon for them
-    final     the best of the last level, trained anew with what is left, about
-              mu sqrt(1 - k r sum s_i^2)
+    scores    scores of those on the validation records, with the whole epsilon there
+    final     the best of the last level, retrained with the rest, about mu sqrt(1 - k r sum s_i^2)
 
-It measures, on private records and for a price, what `crossover` measures on public ones: at which
-epsilon another model becomes the better one. Points, scores and final training are composed, so
-every one of them may be shown.
+The grid measures on private records what `crossover` measures on public records: the epsilon at
+which another model becomes the best. Points, scores and final training are composed, so all of them
+may be shown.
 
 Source: Bao et al., sections III-C and VI-C (Definition 2); the composition is that of `ahead`.
 Proof: docs/guarantees/composition-and-partitions.md, "Ahead".
@@ -43,19 +42,19 @@ if TYPE_CHECKING:
     from pasearch.spaces.space import Space
 
 MAX_SQUARED_SHARE = 0.9
-"""Which share of the squared budget a grid may take: the rest trains the model that is released."""
+"""Largest fraction of the squared budget for the grid; the rest trains the released model."""
 
 DEFAULT_LEVELS, DEFAULT_SQUARED_SHARE = (0.16, 0.25, 0.4, 0.63, 1.0), 0.3
 """The levels of a grid that nobody asked for, as shares of the last, and what they take."""
 
 DEFAULT_REPEATS = 2
-"""How often each model is trained at each level, usually."""
+"""Default number of trainings of each model at each level."""
 
 MAX_MODELS = 8
-"""More models than this are no comparison that a budget pays for."""
+"""Maximum number of models; a budget does not suffice for more."""
 
 MAX_LEVELS = 100
-"""The most epsilons of a grid."""
+"""Maximum number of epsilons of a grid."""
 
 
 @STRATEGIES.register
@@ -64,10 +63,9 @@ class Grid(Strategy):
     """Every candidate at every level, several times; then one full training of the best.
 
     Args:
-        candidates: k, all that the space has, 2 to `MAX_MODELS`.
-        shares: s_i, the share of mu that a training of each level has, rising, in (0, 1).
-        repeats: r, how often each candidate is trained at each level, 2 or more: how far trainings
-            differ tells how sure a difference is.
+        candidates: Number k of candidates, all of the space, 2 to `MAX_MODELS`.
+        shares: Fractions s_i of mu of a training at each level, rising, in (0, 1).
+        repeats: Number r of trainings of each candidate at each level, 2 or more, for the variance.
 
     Guarantee: every trial may be shown; points and final training are composed on the training
     records, scores on the validation records.
@@ -84,38 +82,38 @@ class Grid(Strategy):
         check_multiple_candidates(self.candidates)
         if not self.candidates <= MAX_MODELS:
             raise UsageError(
-                f"A grid compares {MAX_MODELS} models at most, and these are {self.candidates}: "
-                "name a few of them, a space of the kind portfolio (docs/search.md)."
+                f"A grid compares at most {MAX_MODELS} models, and the space has "
+                f"{self.candidates}: use a space of kind portfolio with fewer (docs/search.md)."
             )
         object.__setattr__(
             self, "shares", tuple(check_probability("shares", s) for s in self.shares)
         )
         rising = all(a < b for a, b in zip(self.shares, self.shares[1:], strict=False))
         if not (rising and 2 <= len(self.shares) <= MAX_LEVELS and 0.0 < self.shares[0]):
-            raise UsageError(f"A grid has 2 to {MAX_LEVELS} levels, rising, above 0.")
+            raise UsageError(f"shares: expected 2 to {MAX_LEVELS} rising levels above 0.")
         if not check_positive_integer("repeats", self.repeats) >= 2:
             raise UsageError(
-                f"repeats is {self.repeats}: expected 2 or more, to tell how far trainings differ."
+                f"repeats is {self.repeats}: expected 2 or more, to estimate the variance."
             )
         if not self.squares <= MAX_SQUARED_SHARE:
             raise UsageError(
-                f"The grid takes {self.squares:.2f} of the squared privacy budget: expected "
-                f"{MAX_SQUARED_SHARE} at most."
+                f"The grid uses {self.squares:.2f} of the squared privacy budget: expected at most "
+                f"{MAX_SQUARED_SHARE}."
             )
 
     @classmethod
     def from_request(cls, **given: Any) -> Self:
-        """Return it with a request's settings; `eps_grid` has become shares (`shares_of`)."""
+        """Make the strategy from a request; `eps_grid` holds shares of mu by now."""
         shares = {"shares": given.pop("eps_grid")} if "eps_grid" in given else {}
         return cls(**shares, **given)
 
     @property
     def squares(self) -> float:
-        """The share of the squared budget that all points take together."""
+        """Fraction of the squared budget that all trainings of the grid use."""
         return self.candidates * self.repeats * math.fsum(share**2 for share in self.shares)
 
     def within(self, space: Space) -> Self:
-        """Return it for a space, each of whose candidates it trains."""
+        """Adapt the grid to a space: every candidate is trained."""
         if space.count() < 2:
             raise UsageError(
                 f"Space {space.name!r} has one candidate, so there is nothing to compare."
@@ -128,11 +126,11 @@ class Grid(Strategy):
 
     @property
     def look_share(self) -> float:
-        """The share of mu that a training of the last level has."""
+        """Fraction of mu of a training at the last level."""
         return self.shares[-1]
 
     def lines(self, price: EventOfRound, partition: str, noun: str) -> list[Line]:
-        """Return the trainings of each level, or all scores."""
+        """Return the lines of the trainings of each level, or of all scores."""
         each = self.candidates * self.repeats
         if noun != "training":
             count = each * len(self.shares)
@@ -146,14 +144,14 @@ class Grid(Strategy):
         ]  # fmt: skip
 
     def charge(self, noun: str, number: int, trial: int) -> tuple[str, str]:
-        """Return a key a trial: each is a release of its own."""
+        """Return one key per trial: each trial is a separate release."""
         return self._line(number) if noun == "training" else noun, f"trial {trial}"
 
     def _line(self, level: int) -> str:
         return f"training, level {level + 1} of the grid"
 
     def ask(self, state: SearchState, space: Space, stream: Stream) -> TrialRound | None:
-        """Return the next level: every candidate, each as often as it is repeated."""
+        """Return the next level: `repeats` copies of every candidate."""
         level = len(state.rounds)
         if level == len(self.shares):
             return None
@@ -164,7 +162,7 @@ class Grid(Strategy):
         )
 
     def best(self, state: SearchState) -> tuple[int, int]:
-        """Return the candidate of the best mean score at the last level; of equals, one by lot."""
+        """Return the candidate of the best mean score at the last level; ties are random."""
         last = state.fitness[-1]
         winners = self._winners([score for score, _ in last])
         return len(state.rounds) - 1, max(winners, key=lambda place: last[place][1])
@@ -174,7 +172,7 @@ class Grid(Strategy):
         return [start + place for place in self._winners(scores[start:])]
 
     def _winners(self, scores: Sequence[float]) -> list[int]:
-        """Return the last trial of every candidate with the best mean; a failed one counts so."""
+        """Return the last trial of every candidate with the best mean; a failure counts as -inf."""
         ends = range(self.repeats, len(scores) + 1, self.repeats)
         sums = [math.fsum(scores[end - self.repeats : end]) for end in ends]
         return [end - 1 for end, each in zip(ends, sums, strict=True) if each == max(sums)]
@@ -187,23 +185,23 @@ class Grid(Strategy):
         shares = ", ".join(f"{share:.3g}" for share in self.shares)
         return (
             f"{self.candidates} models at {len(self.shares)} levels of the privacy budget, "
-            f"{self.repeats} times each ({shares} of the signal that one training alone would "
-            "have), then one training of the best with the rest"
+            f"{self.repeats} repeats ({shares} of the signal of one training alone), then one "
+            "training of the best with the rest"
         )
 
 
 def convert_epsilons_to_shares(
     epsilons: Sequence[float], budget: Budget, points: int
 ) -> tuple[float, ...]:
-    """Return the share of mu that a training at each epsilon has, as Gaussian releases have it.
+    """Return the fraction of mu of a training at each epsilon (Gaussian approximation).
 
     Args:
-        epsilons: Rising.
-        budget: Of the run, its delta known.
-        points: How many trainings each level has.
+        epsilons: Rising epsilons.
+        budget: Budget of the run with known delta.
+        points: Number of trainings at each level.
 
     Raises:
-        BudgetError: They cost more than the budget leaves; the message names the least that fits.
+        BudgetError: The grid exceeds the budget; the message names the smallest that fits.
     """
     delta = budget.delta
     assert delta is not None
@@ -216,8 +214,8 @@ def convert_epsilons_to_shares(
         least = math.ceil(least / digits) * digits  # three digits, rounded up
         raise BudgetError(
             f"A grid of {points * len(levels)} trainings up to epsilon {epsilons[-1]:g} does not "
-            f"fit into epsilon {budget.epsilon:g}: expected a total of {least:g} or more, a "
-            "grid of fewer or smaller epsilons, or fewer models or repeats."
+            f"fit into epsilon {budget.epsilon:g}: use a total of {least:g} or more, fewer or "
+            "smaller epsilons, or fewer models or repeats."
         )
     return tuple(round(level / mu, 6) for level in levels)
 
@@ -226,7 +224,7 @@ def make_default_shares(points: int) -> tuple[float, ...]:
     """Return five levels that take `DEFAULT_SQUARED_SHARE` together.
 
     Args:
-        points: How many trainings each level has.
+        points: Number of trainings at each level.
     """
     top = math.sqrt(
         DEFAULT_SQUARED_SHARE / (points * math.fsum(each**2 for each in DEFAULT_LEVELS))

@@ -79,7 +79,10 @@ if TYPE_CHECKING:
 
 
 def check_space(strategy: Strategy, space: Space, terms: PlanTerms) -> None:
-    """Refuse now what could only fail when it is drawn: under a secret law that would tell."""
+    """Refuse spaces with candidates that cannot be trained.
+
+    A failure during the search would reveal information on a secret number of trials.
+    """
     form = bound_network_form(terms.schema, terms.most)
     space.check_fits(*form)
     largest = space.parameter_range(*form)[1]
@@ -90,27 +93,28 @@ def check_space(strategy: Strategy, space: Space, terms: PlanTerms) -> None:
         )
     if not strategy.private_trials and not terms.public:
         raise UsageError(
-            f"Strategy {strategy.name!r} trains its candidates without privacy: it runs on data "
-            "that you declare public (`data_is_public=True`), or take rs, mgrs or paas."
+            f"Strategy {strategy.name!r} requires data that you declare public "
+            "(`data_is_public=True`), because it trains candidates without privacy. For private "
+            "data use rs, mgrs or paas."
         )
 
 
 def list_trained_sizes(
     recipes: tuple[Recipe, ...], strategy: Strategy, space: Space, terms: PlanTerms
 ) -> tuple[int | None, ...]:
-    """Return how many numbers any candidate trains, if a recipe's price depends on it."""
+    """Return the numbers of trained parameters, if a recipe's privacy cost depends on them."""
     named = next((each.noise.name for each in recipes if each.noise is not None), None)
     if named is None:
         return (None,)
     if terms.schema.undeclared:
         raise UsageError(
-            f"{named} noise is priced for the network's size, which an undeclared schema leaves "
-            "open: declare the schema, or take Gaussian noise."
+            f"{named} noise requires a declared schema, because its privacy cost depends on the "
+            "network's size: declare the schema, or use Gaussian noise."
         )
     if any(law.cap is not None for law in strategy.trial_distributions):
         raise UsageError(
-            f"{named} noise has no loss distribution, which a capped number of trainings needs: "
-            "leave `max_candidates=` out, or take Gaussian noise."
+            f"`max_candidates=` cannot be used with {named} noise, which has no privacy loss "
+            "distribution: leave `max_candidates=` out, or use Gaussian noise."
         )
     if (only := strategy.single_candidate(space)) is not None:
         candidates = [only]
@@ -118,15 +122,16 @@ def list_trained_sizes(
         candidates = list(space.entries)
     else:
         raise UsageError(
-            f"{named} noise is priced for the network's size, and space {space.name!r} has too "
-            "many: take one network, a portfolio, or Gaussian noise."
+            f"{named} noise requires few network sizes, because its privacy cost depends on the "
+            f"size; space {space.name!r} has too many: use one network, a portfolio, or Gaussian "
+            "noise."
         )
     form = bound_network_form(terms.schema, terms.most)
     return tuple(sorted({each.parameters(*form)[1] for each in candidates}))
 
 
 def check_recipes(recipes: tuple[Recipe, ...], space: Space, terms: PlanTerms) -> None:
-    """Refuse views and weights that the records do not have, before anything is charged."""
+    """Refuse augmentations and class weights that do not fit the records."""
     shape = bound_network_form(terms.schema, terms.most)[0]
     for recipe in recipes:
         check_class_weights(recipe.class_weights, terms.schema)
@@ -146,11 +151,11 @@ def check_portions(strategy: Strategy) -> None:
 
 
 RECIPE_SETTING = "recipe"
-"""The setting that says which of a plan's recipes a candidate has."""
+"""Name of the candidate setting that holds the index of its recipe."""
 
 
 def recipe_index(settings: Settings) -> int:
-    """Return which of a plan's recipes a candidate has."""
+    """Return the index of a candidate's recipe in the plan."""
     return int(dict(settings).get(RECIPE_SETTING, 0))
 
 
@@ -163,11 +168,11 @@ def make_candidate_recipe(
     *,
     outputs: int,
 ) -> Recipe:
-    """Return how a candidate is trained: its steps, their noise, and a learning rate to match.
+    """Make the recipe of a candidate: its steps, noise multiplier and learning rate.
 
-    `training.settings` says what a candidate's settings change. In a shorter round it is the same
-    training, with fewer steps; in one of less mu, with more noise. `outputs` is the number of
-    classes, 1 for a regression target: the temperature depends on it.
+    `training.settings` defines the effect of a candidate's settings. A shorter round has fewer
+    steps; a round with less mu has more noise. `outputs` is the number of classes, 1 for a
+    regression target: the temperature depends on it.
     """
     recipe, own = recipes[recipe_index(candidate.settings)], None if mu is None else mu * shape.mu
     whole = tune_recipe(
@@ -184,7 +189,7 @@ def make_training_event(
     dimensions: tuple[int | None, ...] = (None,),
     shape: RoundShape = FULL_ROUND,
 ) -> Event:
-    """Return the price of one training with any of these settings: the worst of them."""
+    """Return the event of one training with any of these settings: the worst of them."""
     kinds = dict.fromkeys(
         (recipes[recipe_index(each)], select_cost_settings(each)) for each in settings
     )
@@ -198,30 +203,30 @@ def make_training_event(
 ScoreRelease = ScoreNoise | ExponentialMechanism
 
 VALIDATION_QUERY_LINE = "validation query"
-"""The name of the line of a recipe's queries of validation records while it trains."""
+"""Name of the line that a recipe's validation queries during training are charged to."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan(CalibratedPlan):
-    """A solved plan of a search. Made by `make_plan`; nothing runs outside it.
+    """Calibrated plan of a search, made by `make_plan`; a run releases nothing else.
 
     Args:
-        strategy: Who is tried.
-        space: What it is drawn from.
-        recipes: How candidates are trained, before their own settings and their noise: each
-            candidate by one of them, the first unless its settings say otherwise.
-        finals: The same for the final training; empty when the winner's weights are kept.
-        trial_mu: The solved dial of the candidates' noise; None when trials are not private. Of
-            looks it is where one training alone would stand: each has a share of it.
-        final_mu: The solved dial of the final training; None when the winner's weights are kept.
-        score: The noise of a candidate's score; None when nothing is compared.
-        test: The noise of the printed accuracy; where a table is released, of each count of it.
-        front_noise: Noise multipliers of the fitted front ends, by their text.
-        validation_noise: Of each validation query while training; None when there is none, or
-            when the queries are of public records.
-        recipe_names: What the user calls each recipe, and what it does; empty for the default.
-        dimensions: How many numbers the networks train, where a recipe's price depends on it.
-        pick: How one of the trained network's variants is chosen; None: it is kept as trained.
+        strategy: Search strategy.
+        space: Search space.
+        recipes: Recipes of the trials, before a candidate's settings and noise. A candidate uses
+            the first unless its settings name another.
+        finals: Recipes of the final training; empty if the winner's weights are reused.
+        trial_mu: mu of a trial's training (Gaussian DP); None if trials are not private. With
+            low-budget evaluations: mu of one training alone, of which each has a fraction.
+        final_mu: mu of the final training; None if the winner's weights are reused.
+        score: Release mechanism of a candidate's score; None if nothing is compared.
+        test: Noise of the test score, or of each entry of a released confusion matrix.
+        front_noise: Noise multipliers of fitted feature extractors, as (text, value) pairs.
+        validation_noise: Noise of each validation query during training; None without private
+            queries.
+        recipe_names: Name and description of each recipe; empty for the default.
+        dimensions: Numbers of trained parameters, if a recipe's privacy cost depends on them.
+        pick: Mechanism that selects a variant of the trained network; None: kept as trained.
     """
 
     strategy: Strategy
@@ -239,7 +244,7 @@ class Plan(CalibratedPlan):
     pick: ScoreRelease | None = None
 
     def estimated_privately(self) -> list[str]:
-        """Return what is estimated beside the model: front ends, and what the schema left open."""
+        """Describe the private estimates: fitted feature extractors and undeclared schema items."""
         return [
             *(f"front end {text}" for text, _ in self.front_noise),
             *super().estimated_privately(),
@@ -255,26 +260,26 @@ class Plan(CalibratedPlan):
 
     @property
     def selection_rule(self) -> str:
-        """How candidates are chosen among: a word of `result.json`."""
+        """Selection rule of the strategy, as in `result.json`."""
         return self.strategy.selection_rule
 
     @property
     def selection_description(self) -> str:
-        """The law of the number of trainings."""
+        """Description of the strategy and the distribution of its number of trainings."""
         return self.strategy.describe()
 
     def explain_idle_executors(self) -> dict[str, str]:
-        """Return why no training is handed over, by executor; empty where some is."""
+        """Return, by executor, the reason why it would train nothing; empty if it would train."""
         why = ""
         if all(
             each.screening is not None or each.schedule.is_validation_driven
             for each in self.recipes
         ):
-            why = "its recipe asks validation queries, which this process alone may charge"
+            why = "its recipe makes validation queries, which only this process may charge"
         elif self.pick is not None and not self.retrained:
             why = (
-                "variants of the one training are compared as it goes on (`variants=False` does "
-                "not)"
+                "post-training selection records the training's iterates in this process "
+                "(`variants=False` turns it off)"
             )
         if why:
             return dict.fromkeys(("process", "ray"), why)
@@ -283,28 +288,28 @@ class Plan(CalibratedPlan):
 
     @property
     def retrained(self) -> bool:
-        """Whether the winner's architecture is trained anew on slots the search did not see."""
+        """Whether the winner's architecture is retrained on the `train` partition."""
         return bool(self.finals)
 
     @property
     def winner(self) -> str:
-        """What becomes of the winner's weights: a word of `result.json`."""
+        """Treatment of the winner's weights, as in `result.json`."""
         if self.strategy.look_share is not None:
             return "trained anew"
         return "retrained" if self.retrained else "kept"
 
     @property
     def trainings(self) -> int | None:
-        """How many trainings are planned; None where that is secret."""
+        """Number of planned trainings; None if it is secret."""
         if self.strategy.selection_rule == "repeat-and-select":
             return None
         return round(self.strategy.expected_trainings) + self.retrained
 
     @property
     def recipe(self) -> Recipe:
-        """The recipe of the released network's training, or the first that it may have.
+        """Recipe of the released network's training, or the first of several possible ones.
 
-        It is before noise and learning rate; of one candidate alone, with what that changes.
+        It has no noise and learning rate yet. For a single candidate, its settings are applied.
         """
         recipes = self.finals or self.recipes
         if (only := self.strategy.single_candidate(self.space)) is None:
@@ -315,7 +320,7 @@ class Plan(CalibratedPlan):
 
     @property
     def released_slots(self) -> int:
-        """How many slots the released network is trained on."""
+        """Number of training records of the released network, including null records."""
         return self.split.train if self.retrained else self.split.trial_size
 
     @property
@@ -329,7 +334,7 @@ class Plan(CalibratedPlan):
 
     @property
     def test_metric(self) -> Metric:
-        """By what the released model is tested, of a complete schema: more than its score."""
+        """Metric of the test for a complete schema; it may release more than the score."""
         return choose_test_metric(
             self.score_metric, outputs=self.schema.outputs, slots=self.split.test,
             epsilon=self.test.epsilon,
@@ -340,29 +345,27 @@ class Plan(CalibratedPlan):
         return getattr(self.split, self.strategy.scored_on)
 
     def recipe_name(self, candidate: Candidate) -> str:
-        """Return what the user calls a candidate's recipe, and what it does."""
+        """Return the name and description of a candidate's recipe."""
         return self.recipe_names[recipe_index(candidate.settings)]
 
     def trial_recipe(self, candidate: Candidate, shape: RoundShape = FULL_ROUND) -> Recipe:
-        """Return how a candidate is trained in a round of the search."""
+        """Make the recipe of a candidate's trial in a round of the search."""
         slots, (_, outputs) = self.split.trial_size, bound_network_form(self.schema, self.most)
         return make_candidate_recipe(
             self.recipes, candidate, self.trial_mu, slots, shape, outputs=outputs
         )
 
     def final_recipe(self, candidate: Candidate) -> Recipe:
-        """Return how the winner is trained anew."""
+        """Make the recipe of the winner's final training."""
         assert self.retrained
         slots, (_, outputs) = self.split.train, bound_network_form(self.schema, self.most)
         return make_candidate_recipe(self.finals, candidate, self.final_mu, slots, outputs=outputs)
 
     def seconds_per_training(self) -> tuple[float, float, float]:
-        """Return how long the default, all candidates on average, and the slowest of them take.
+        """Estimate training seconds on two CPU cores: of the default, on average, and at most.
 
-        Roughly, on two CPU cores.
-
-        Each as it is trained: with the steps and batches of its own settings. What is not declared
-        yet is reckoned with as many categories as columns usually have, `ASSUMED_CATEGORIES`.
+        Each candidate has the steps and batches of its settings. An undeclared column counts as
+        `ASSUMED_CATEGORIES` categories.
         """
         recipes = self.finals or self.recipes
 
@@ -377,9 +380,9 @@ class Plan(CalibratedPlan):
         return usual, sum(every) / len(every), max(usual, *every)
 
     def preprocessing_seconds(self) -> float | None:
-        """Return about how long all records take through front ends, before they are trained on.
+        """Estimate the seconds of feature extraction for all records on two CPU cores.
 
-        On two CPU cores; None where nobody knows.
+        None if a feature extractor has no estimate.
         """
         shape, _ = bound_network_form(self.schema, min(self.most, ASSUMED_CATEGORIES))
         firsts = {each.first_stage or each for each in self.front_ends}
@@ -387,10 +390,9 @@ class Plan(CalibratedPlan):
         return None if None in found else math.fsum(each or 0.0 for each in found)
 
     def sort_longest_first(self, candidates: Sequence[Candidate], shape: RoundShape) -> list[int]:
-        """Return places of candidates in the order in which a round trains them.
+        """Sort candidates by expected training time, the longest first, and return their indices.
 
-        What takes long is begun before what does not, so that those who train side by side end at
-        about the same time; it says nothing else of the candidates, and costs nothing.
+        Parallel trainings then end at about the same time. The order depends on public numbers.
         """
         each = [self._seconds(one, self.trial_recipe(one, shape)) for one in candidates]
         return sorted(range(len(candidates)), key=lambda place: -each[place])
@@ -405,15 +407,15 @@ class Plan(CalibratedPlan):
     def alternatives(
         self, released: Candidate | None = None, factors: tuple[float, ...] = (0.5, 1.0, 2.0)
     ) -> list[dict[str, Any]]:
-        """Return about what other budgets would buy: the noise of the released model's training.
+        """Approximate the noise of the released model's training at other budgets.
 
         Args:
-            released: The candidate that is released; None: not known yet.
-            factors: Of the budget's epsilon.
+            released: Released candidate; None: not known yet.
+            factors: Factors of the budget's epsilon.
 
         Returns:
-            One dictionary a factor: epsilon, noise_multiplier, signal_to_noise (mu n). Both are
-            None where the budget would be too small.
+            One dictionary per factor: epsilon, noise_multiplier, signal_to_noise (mu n). The last
+            two are None if the budget is too small.
         """
         slots, recipe, settings = self.released_slots, self.recipe, ()
         if released is not None:
@@ -437,7 +439,7 @@ class Plan(CalibratedPlan):
         return found
 
     def _mu(self, budget: Budget) -> float:
-        """Return about the mu of the released model's training under another budget."""
+        """Approximate mu of the released model's training under another budget."""
         solver = PlanCalibrator(terms=replace(self, budget=budget))
         if self.retrained:  # after looks, of about all of it: they take a few hundredths
             make_lines = _make_final_line(self._of_mu(self.finals, self.split.train)).make_lines
@@ -455,7 +457,7 @@ class Plan(CalibratedPlan):
         )
 
     def claims(self) -> list[PublishedBound]:
-        """Return what the papers' own formulas would charge for this run; never charged here."""
+        """Return the published bounds of the run's privacy cost; they are never charged."""
         recipes = self.finals or self.recipes
         slots, released = self.released_slots, self.final_mu if self.retrained else self.trial_mu
         only = self.strategy.single_candidate(self.space)
@@ -493,7 +495,7 @@ class Plan(CalibratedPlan):
 
 
 EventOfMu = Callable[[float], EventOfRound]
-"""From where the dial mu stands to what one training of any candidate costs."""
+"""Function from mu to the event of one training of any candidate, by the round's shape."""
 
 
 def make_plan(
@@ -508,27 +510,26 @@ def make_plan(
     picks: bool = False,
     dials: NoiseParameters | None = None,
 ) -> Plan:
-    """Solve the noise of everything a run will release.
+    """Calibrate the noise of all releases of a run.
 
     Args:
         terms: Data, budget and split.
-        strategy: Who is tried.
-        space: What it is drawn from.
-        make_recipes: How networks are trained on a partition of so many slots, before their
-            noise: candidates have one of them each.
-        score_epsilon: Epsilon of one score, instead of the most that fits.
-        free_front_ends: Whether front ends are fitted to public data, and so cost nothing.
-        validated_on: Name of the public records that validation queries are of, if they are.
-        picks: Whether one of the trained network's variants is picked on validation records.
+        strategy: Search strategy.
+        space: Search space.
+        make_recipes: Function from a partition's number of records to the recipes, without noise.
+        score_epsilon: Epsilon of one score; None: the largest that fits.
+        free_front_ends: Whether feature extractors are fitted to public data, at no cost.
+        validated_on: Name of the public data of the validation queries; None: private records.
+        picks: Whether a variant of the trained network is selected on validation records.
         dials: What solves the noise; None solves it against the budget.
 
     Returns:
-        Plan: Its price is at most the budget.
+        Plan: Plan whose privacy cost is at most the budget.
 
     Raises:
         UsageError: The space does not fit the records; delta or the batch is too large; a
-            strategy that is not private on data that was not declared public.
-        BudgetError: Even the most noise costs more than the budget.
+            strategy without privacy on data that is not declared public.
+        BudgetError: The budget is too small even for the largest noise.
     """
     taken = (front.describe_public_inputs() for front in space.front_ends())
     assumed = dict.fromkeys((*terms.assumed_public, *filter(None, taken)))
@@ -558,8 +559,9 @@ def make_plan(
         front_ends = strategy.front_ends(space)
         if split.portions > 1 and any(each.fitted for each in front_ends):
             raise UsageError(
-                "A front end that is fitted (pca, standardise, centred) would read the records of "
-                "every portion: take another front end, or a strategy without portions."
+                "Strategy portions requires a feature extractor without a fit: pca, standardise "
+                "and centred would read the records of all subsets. Use another front end, "
+                "or another strategy."
             )
         front_noise = solver.solve_front_ends(front_ends, split.trial_partition)
     trial_mu = _solve_trials(
@@ -586,12 +588,11 @@ def make_plan(
     if picks:
         if private_queries or strategy.needs_validation:
             raise UsageError(
-                "`variants=` compares variants of one training on the validation records, and "
-                "here they are used already: leave it out, or take `strategy=fixed`, ahead or "
-                "insured, and a recipe without validation queries."
+                "`variants=` requires validation records that nothing else reads: leave it out, or "
+                "use `strategy=fixed`, ahead or insured, and a recipe without validation queries."
             )
         if not strategy.private_trials:
-            raise UsageError("`variants=` is for a training with privacy: leave it out.")
+            raise UsageError("`variants=` requires a training with privacy: leave it out.")
         make_lines = variants.make_lines_of_epsilon(terms.score_metric, terms.schema.outputs)
         pick = variants.make_mechanism(terms.score_metric, solver.solve(make_lines, SCORE_RANGE))
     test = terms.score_metric.noise(
@@ -629,8 +630,8 @@ def _solve_trials(solver: PlanCalibrator, strategy: Strategy, of_mu: EventOfMu) 
         return solver.solve(make_lines, MU_RANGE)
     if split.search:
         raise UsageError(
-            f"Strategy {strategy.name!r} looks at candidates and trains the winner on the same "
-            "records: leave `search_share=` out."
+            f"`search_share=` cannot be used with strategy {strategy.name!r}, which trains the "
+            "winner on the records of the search: leave it out."
         )
     # Short trials have a share of the mu of one training with the whole budget.
     alone = solver.calibrate(_make_final_line(of_mu, "final training alone").make_lines, MU_RANGE)
@@ -643,8 +644,8 @@ def _solve_score(
 ) -> ScoreRelease | None:
     """Calibrate the release of candidates' scores: each by itself, or in one private selection.
 
-    Scores of the training records have a share of the same budget as short trials: geometric noise
-    of epsilon tells about as much as a Gaussian of mu = epsilon, where both are small.
+    Scores on the training records share the budget of the short trials: geometric noise of epsilon
+    reveals about as much as Gaussian noise of mu = epsilon, if both are small.
     """
     terms, metric = solver.terms, strategy.ranking_metric(solver.terms.score_metric)
     if not strategy.scored:
@@ -665,9 +666,9 @@ def _solve_score(
     if terms.split.portions > 1:
         if not metric.is_sum:
             raise UsageError(
-                f"Disjoint portions choose by points that are summed over records, and metric "
-                f"{metric.name!r} is made of counts: take accuracy, log-loss, brier, mae or "
-                "rmse, or another strategy."
+                f"Strategy portions requires a metric that is a sum over records, and "
+                f"{metric.name!r} is not: use accuracy, log-loss, brier, mae or rmse, or another "
+                "strategy."
             )
         return ExponentialMechanism(epsilon=epsilon, most=metric.max_points)
     return metric.noise(epsilon)
@@ -678,14 +679,14 @@ def check_queries(strategy: Strategy, split: Split, *, retrained: bool) -> None:
     once = strategy.expected_trainings == 1 and strategy.private_trials
     if strategy.scored or not once or retrained:
         raise UsageError(
-            "This recipe makes validation queries while it trains, and in a search every "
-            "candidate would pay for its own. Give public records of the same kind "
-            "(`validate_on=`), or train one architecture (pasearch train, or `strategy=fixed`)."
+            "A recipe with validation queries requires public validation records in a search "
+            "(`validate_on=`), because the queries of each candidate would be charged. Or train "
+            "one architecture (pasearch train, or `strategy=fixed`)."
         )
     if not split.validation > 0:
         raise UsageError(
-            "This recipe makes validation queries while it trains: give the split a "
-            "validation share, or public records of the same kind (`validate_on=`)."
+            "A recipe with validation queries requires validation records: give a validation "
+            "fraction in `split=`, or public records of the same kind (`validate_on=`)."
         )
 
 
@@ -696,7 +697,7 @@ def _make_event_of_mu(
     slots: int,
     dimensions: tuple[int | None, ...],
 ) -> EventOfMu:
-    """Return what one training of any candidate costs, from the dial mu."""
+    """Return the function from mu to the event of one training of any candidate."""
     settings = strategy.settings(space)
     return lambda mu: (
         lambda shape: make_training_event(recipes, settings, slots, mu, dimensions, shape)

@@ -1,14 +1,15 @@
-"""Choice by disjoint portions: each candidate has records of its own, and one is picked privately.
+"""Selection with disjoint subsets: candidates train on disjoint records, one is selected privately.
 
-    train is cut into k portions of equal size;  candidate i is trained on portion i;
-    z_i = its errors on the validation slots;    P(i is released) ~ exp(-epsilon z_i / 2)
+    train is split into k disjoint subsets of equal size; candidate i is trained on subset i;
+    z_i = its errors on the validation records;           P(i is released) ~ exp(-epsilon z_i / 2)
 
-A record is in one portion, so all k trainings together cost what one of them does: the maximum over
-portions. The pick costs epsilon on the validation slots, whatever k is (exponential mechanism). The
-price is paid in records: a candidate sees 1/k of them. If the winner is retrained, the portions are
-those of the search slots, and it is trained anew on the others.
+A record is in one subset, so all k trainings together cost as much as one: the maximum over the
+subsets (parallel composition). The selection costs epsilon on the validation records for any k
+(exponential mechanism). The disadvantage is that a candidate trains on 1/k of the records. If the
+winner is retrained, the subsets are of the search partition, and it is retrained on the `train`
+partition.
 
-The candidates are those of the space, each once, if it has k; else k are drawn from it.
+A space with k candidates is enumerated; from another space k candidates are drawn.
 
 Source: Yu et al., section IV-A3, after Gupta et al. 2010. Proof: docs/guarantees/portions.md.
 """
@@ -43,13 +44,13 @@ if TYPE_CHECKING:
 @STRATEGIES.register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DisjointPortions(Strategy):
-    """One training a portion, and the exponential mechanism among them.
+    """One training per disjoint subset, and a selection by the exponential mechanism.
 
     Args:
-        candidates: k, 2 or more.
+        candidates: Number k of candidates and subsets, 2 or more.
 
     Guarantee: the winner's weights, architecture and recipe together cost the worst training on
-    the slots of its portion, and the pick's epsilon on the validation slots.
+    the records of its subset, and the selection's epsilon on the validation records.
     """
 
     name: ClassVar[str] = "portions"
@@ -73,16 +74,16 @@ class DisjointPortions(Strategy):
         return self.candidates
 
     def lines(self, price: EventOfRound, partition: str, noun: str) -> list[Line]:
-        """Return a training for every portion; for scores, one pick among all."""
+        """Return the line of a training for each subset; for scores, that of one selection."""
         event = price(FULL_ROUND)
         if noun == "score":
-            assert isinstance(event, Geometric), "a pick is priced by its epsilon"
+            assert isinstance(event, Geometric), "a selection is accounted for by its epsilon"
             return [Line(name="pick", partition=partition, event=PureDP(event.epsilon), count=1)]
         places = (self.partition_of_trial(partition, trial) for trial in range(self.candidates))
         return [Line(name=noun, partition=place, event=event, count=1) for place in places]
 
     def charge(self, noun: str, number: int, trial: int) -> tuple[str, str]:
-        """Return a key for each training, and one for the pick, which reads all scores."""
+        """Return a key for each training, and one for the selection, which reads all scores."""
         return ("pick", "pick") if noun == "score" else (noun, f"portion {trial + 1}")
 
     def partition_of_trial(self, partition: str, trial: int) -> str:
@@ -103,4 +104,4 @@ class DisjointPortions(Strategy):
         return float(self.candidates)
 
     def describe(self) -> str:
-        return f"{self.candidates} trainings, each on a portion of its own"
+        return f"{self.candidates} trainings on disjoint subsets of the records"

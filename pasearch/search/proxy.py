@@ -1,9 +1,9 @@
-"""Searching on public data of the same kind: free, so the whole budget is left for the final model.
+"""Search on public data of the same kind, which leaves the whole budget to the final model.
 
-Candidates are trained on the public records as the winner will be on the private ones: the same
-steps, and noise that gives the same signal mu n. So a candidate that noise hurts loses here
-too. Scores are exact. Nothing private is read: the choice costs nothing, and neither does the fit
-of a front end to the public records.
+Candidates are trained on the public records like the winner on the private records: the same
+steps, and noise for the same signal mu n. A candidate that is sensitive to noise therefore loses
+here too. Scores are exact. Nothing private is read, so the search and the fit of a feature
+extractor to the public records cost nothing.
 
 Source: docs/rules.md, rule 4 (`public` has price 0, and only declared-public data enters it).
 """
@@ -28,15 +28,15 @@ if TYPE_CHECKING:
     from pasearch.search.plan import Plan
 
 DRAWN_CANDIDATES = 10
-"""How many candidates are drawn from a space; of a portfolio every entry is tried."""
+"""Number of candidates that are drawn from a space; all entries of a portfolio are trained."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proxy:
-    """Public records of the same form as the private ones.
+    """Public records with the same schema as the private records.
 
     Args:
-        dataset: Declared public, with a complete schema.
+        dataset: Declared-public data set with a complete schema.
 
     Raises:
         UnchargedReadError: Data that was not declared public.
@@ -52,13 +52,13 @@ class Proxy:
         device: str,
         on_trial: Callable[[int, int], None] | None = None,
     ) -> Candidate:
-        """Return the candidate that does best on the public records.
+        """Return the candidate with the best score on the public records.
 
         Args:
-            plan: Of the one training on the private records.
-            space: What candidates are drawn from.
+            plan: Plan of the single training on the private records.
+            space: Search space.
             device: "cpu" or "cuda".
-            on_trial: Called with (trials finished, all trials) before each.
+            on_trial: Called with (finished trials, all trials) before each trial.
 
         Cost: none.
         """
@@ -83,7 +83,7 @@ class Proxy:
         return candidates[int(np.argmax(scores))]
 
     def fit(self, front_end: FrontEnd, device: str = "cpu") -> FittedFrontEnd:
-        """Return a front end ready for use; one that is fitted is fitted to the public records."""
+        """Return a feature extractor, fitted to the public records if it needs a fit."""
         if not front_end.fitted:
             return prepare_front_end(front_end, self.dataset.schema.shape, device)
         before = None if front_end.first_stage is None else self.fit(front_end.first_stage, device)
@@ -125,8 +125,7 @@ class Proxy:
 def store_public_fits(plan: Plan, proxy: Proxy, folder: RunFolder, device: str) -> None:
     """Fit the feature extractors of a plan to public data, and store them for the search.
 
-    The device is that on which the proxy's candidates were trained, so that no record is
-    transformed twice.
+    The device is that of the proxy's trainings, so that no record is transformed twice.
 
     Cost: none.
     """

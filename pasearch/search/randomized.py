@@ -1,4 +1,4 @@
-"""RS and MGRS, randomized searches: independent candidates, and the best noisy score wins.
+"""Randomized searches RS and MGRS: independent candidates; the best noisy score wins.
 
     RS      K ~ law (fixed beforehand, drawn once, kept secret);  a_1 ... a_K i.i.d. uniform in the
             space;  train and score each;  release the weights of the winner only
@@ -65,7 +65,7 @@ def make_trial_distribution(law: str, mean: float, cap: int | None) -> RunCountD
 
 
 def check_mean_trials(candidates: float) -> None:
-    """Refuse a mean number of trainings that needs no selection, or is more than can be priced."""
+    """Refuse a mean number of trainings that needs no selection, or is too large to account for."""
     if not 1 < candidates <= MAX_RUNS:
         raise UsageError(
             f"candidates is {candidates:g}: expected the mean number of trainings, above 1 (a "
@@ -74,9 +74,9 @@ def check_mean_trials(candidates: float) -> None:
 
 
 class SecretCountStrategy(Strategy):
-    """What strategies of a secret number of trainings share: the paper's figure, where it is one.
+    """Base of strategies with a secret number of trainings.
 
-    Guarantee: only the law of the number is told.
+    Guarantee: only the distribution of the number is public.
     """
 
     selection_rule: ClassVar[str] = "repeat-and-select"
@@ -85,7 +85,7 @@ class SecretCountStrategy(Strategy):
     def claims(
         self, cost: Callable[[RoundShape], float], *, delta: float, validation: int
     ) -> list[PublishedBound]:
-        """Return the paper's own price: Eq. 9, corrected, per generation. Never charged."""
+        """Return the published bound (Eq. 9, corrected, per generation); it is never charged."""
         if not (epsilon := cost(FULL_ROUND)) > 0.0:
             return []
         return [
@@ -130,12 +130,12 @@ class RandomizedSearch(SecretCountStrategy):
         return (self.law,)
 
     def lines(self, price: EventOfRound, partition: str, noun: str) -> list[Line]:
-        """Return one repeat-and-select, charged before the first trial."""
+        """Return the line of one repeat-and-select, charged before the first trial."""
         selection = RepeatAndSelect(event=price(FULL_ROUND), law=self.law)
         return [Line(name=noun, partition=partition, event=selection, count=1)]
 
     def charge(self, noun: str, number: int, trial: int) -> tuple[str, str]:
-        """Return one key for all trials: together they are one release."""
+        """Return one key for all trials: they are one release."""
         return noun, "search"
 
     def ask(self, state: SearchState, space: Space, stream: Stream) -> TrialRound | None:
@@ -164,13 +164,13 @@ def draw_genotypes(space: Space, stream: Stream, count: int) -> tuple[Genotype, 
 
 
 MAX_GENERATIONS = 30
-"""The most generations: each has half of the trainings of the one before."""
+"""Maximum number of generations; each has half of the trainings of the previous one."""
 
 
 @STRATEGIES.register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MultiGenerationRandomizedSearch(SecretCountStrategy):
-    """One repeat-and-select a generation, composed; winners alone carry over.
+    """One repeat-and-select per generation, composed; only winners carry over.
 
     Args:
         laws: The law of the number of trainings of each generation.
@@ -208,9 +208,9 @@ class MultiGenerationRandomizedSearch(SecretCountStrategy):
         law: str = "geometric",
         max_candidates: int | None = None,
     ) -> Self:
-        """Return the search whose first generation has so many trainings in the mean.
+        """Make a search with mean number `candidates` of trainings in the first generation.
 
-        Every next one has half of the one before, each at most `max_candidates` (priced).
+        Each further generation has half of the previous mean, truncated at `max_candidates`.
         """
         check_mean_trials(candidates)
         count = check_positive_integer("generations", generations, most=MAX_GENERATIONS)
@@ -236,7 +236,7 @@ class MultiGenerationRandomizedSearch(SecretCountStrategy):
         return self.laws
 
     def lines(self, price: EventOfRound, partition: str, noun: str) -> list[Line]:
-        """Return one repeat-and-select a generation."""
+        """Return the line of one repeat-and-select per generation."""
         event = price(FULL_ROUND)
         return [
             Line(
@@ -249,7 +249,7 @@ class MultiGenerationRandomizedSearch(SecretCountStrategy):
         ]
 
     def charge(self, noun: str, number: int, trial: int) -> tuple[str, str]:
-        """Return one key a generation: its trials together are one release."""
+        """Return one key per generation: its trials are one release."""
         return f"{noun}, generation {number + 1}", "search"
 
     def ask(self, state: SearchState, space: Space, stream: Stream) -> TrialRound | None:
@@ -278,7 +278,7 @@ class MultiGenerationRandomizedSearch(SecretCountStrategy):
         return sum(law.mean for law in self.laws)
 
     def quantile(self, share: float) -> int:
-        """Return a bound by the union over the generations."""
+        """Return a quantile of the total by a union bound over the generations."""
         return sum(law.quantile(1.0 - (1.0 - share) / len(self.laws)) for law in self.laws)
 
     def describe(self) -> str:

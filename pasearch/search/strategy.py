@@ -1,14 +1,14 @@
-"""What a search strategy is: explicit state, `init / ask / tell`, and a price known beforehand.
+"""Interface of search strategies: explicit state, `init / ask / tell`, and a planned privacy cost.
 
     state = strategy.init()
     while (round := strategy.ask(state, space, stream)) is not None:
         state = strategy.tell(state, round, fitness of every genotype of the round)
     strategy.best(state)
 
-A strategy draws all its randomness from the stream it is given, by round, so that the same keys
-and the same fitness give the same search: that is all a resumed run needs.
+A strategy draws all its randomness from the given stream, by round. The same keys and the same
+fitness therefore give the same search, which is all that a resumed run needs.
 
-`lines` states what the whole search costs before any trial exists. Q below is one candidate run:
+`lines` states the privacy cost of the whole search before any trial. Q below is one candidate run:
 one training (and, on the validation records, one noisy score).
 
 | strategy | training records | why |
@@ -17,12 +17,12 @@ one training (and, on the validation records, one noisy score).
 | `rs` | repeat-and-select of Q | K from a fixed law, the winner only (Papernot and Steinke 2022) |
 | `mgrs` | one repeat-and-select a generation, composed | the next one sees released winners only |
 | `paas` | generations x population copies of Q | adaptive, so composed; equal ones are one |
-| `portions` | the worst of its trainings | each has its own records (Yu et al.) |
+| `portions` | the worst of its trainings | each has disjoint records (Yu et al.) |
 | `ahead`, `insured` | short trials, then one training | composed, on the same records |
 | `grid` | every candidate at every level, then one training | composed, on the same records |
-| `stw` | nothing | the search is not private: declared-public data only |
+| `stw` | none | the search is not private: declared-public data only |
 
-A strategy is one file: docs/extending.md.
+A strategy is one class: docs/extending.md.
 
 Source: docs/rules.md, rules 8 and 10. Proof: docs/guarantees/repeat-and-select.md.
 """
@@ -58,20 +58,21 @@ if TYPE_CHECKING:
 
 
 PORTIONS_RULE = "disjoint portions"
-"""The selection rule under which every candidate has records of its own."""
+"""Selection rule in which candidates are trained on disjoint subsets of the records."""
 
 Fitness = tuple[float, int]
-"""(noisy score, the trial's own tie-break); a failed trial scores minus infinity."""
+"""(noisy score, random tie-break) of a trial; a failed trial scores minus infinity."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundShape:
-    """How long the trainings of a round are: all of a round that changes their price.
+    """Length and noise of the trainings of a round, relative to a full training.
 
     Args:
-        steps: How much of a whole training each of them is, in (0, 1]. It has the noise of a whole
-            one and fewer steps, so it costs less.
-        mu: Which share of the dial of a whole one they have, in (0, 1]: all steps, and more noise.
+        steps: Fraction of the steps of a full training, in (0, 1]. The noise is unchanged, so the
+            training costs less.
+        mu: Fraction of the mu of a full training (Gaussian DP), in (0, 1]. The number of steps is
+            unchanged, and the noise is larger.
     """
 
     steps: float = 1.0
@@ -82,25 +83,25 @@ class RoundShape:
             object.__setattr__(self, name, check_probability(name, getattr(self, name)))
 
     def shortened(self, steps: int) -> int:
-        """Return how many steps of so many are made, one at least."""
+        """Return the number of steps of the shortened training, at least 1."""
         return max(1, round(steps * self.steps))
 
 
 FULL_ROUND = RoundShape()
-"""A round of whole trainings."""
+"""Shape of a round of full trainings."""
 
 EventOfRound = Callable[[RoundShape], Event]
-"""The price of one candidate's access to a partition, in a round of that shape."""
+"""Function from a round's shape to the event of one candidate's access to a partition."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialRound:
-    """Candidates that may be trained side by side: none depends on another's outcome.
+    """Candidates that may be trained in parallel, because none depends on another's outcome.
 
     Args:
-        number: Rounds are counted from 0.
-        genotypes: The candidates to train, repeats included.
-        shape: How long their trainings are, as `lines` asked the price of.
+        number: Index of the round, from 0.
+        genotypes: Candidates to train, repeats included.
+        shape: Length and noise of the trainings; one of the shapes that `lines` accounts for.
     """
 
     number: int
@@ -110,7 +111,7 @@ class TrialRound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchState:
-    """Everything a strategy knows: the rounds so far and the fitness of their candidates."""
+    """State of a search: the rounds so far and the fitness of their candidates."""
 
     rounds: tuple[TrialRound, ...] = ()
     fitness: tuple[tuple[Fitness, ...], ...] = ()
@@ -122,10 +123,10 @@ class SearchState:
 
 
 class Strategy(NamedComponent, ABC):
-    """A search strategy: a frozen dataclass of its settings. See the module for the protocol."""
+    """Search strategy: a frozen dataclass of settings. The module describes the protocol."""
 
     selection_rule: ClassVar[str]
-    """How candidates are chosen among, which decides the price: `planning.SELECTION_RULES`."""
+    """Selection rule, a key of `planning.SELECTION_RULES`; it determines the privacy cost."""
     request_options: ClassVar[tuple[str, ...]] = ()
     """What of candidates, generations, law and max_candidates a request may set; see
     `from_request`."""
@@ -136,39 +137,39 @@ class Strategy(NamedComponent, ABC):
     scored_on: ClassVar[str] = "validation"
     """The partition that scores are of: "validation", or "train", which then pays for them too."""
     memoised: ClassVar[bool] = False
-    """Whether a repeated candidate re-uses its result (allowed under composition only)."""
+    """Whether a repeated candidate reuses its result (allowed only under composition)."""
     private_trials: ClassVar[bool] = True
     """Whether trials are trained with differential privacy."""
 
     @property
     def look_share(self) -> float | None:
-        """The share of mu that each look has, where the winner is trained anew on the same records.
+        """Fraction of mu of each low-budget evaluation; None if the strategy makes none.
 
-        It has what is left. None where nothing of the kind is done.
+        The winner is then retrained on the same records with the remaining budget.
         """
         return None
 
     @property
     def score_share(self) -> float | None:
-        """The share of mu that each score has, where scores are of training records."""
+        """Fraction of mu of each score, if candidates are scored on training records."""
         return None
 
     def ranking_metric(self, metric: Metric) -> Metric:
-        """Return by what candidates are compared, where the test is reported by a metric."""
+        """Return the metric that ranks candidates, given the metric of the test."""
         return metric
 
     @property
     def needs_validation(self) -> bool:
-        """Whether records are kept apart that candidates are compared on."""
+        """Whether candidates are compared on separate validation records."""
         return self.scored and self.scored_on == "validation"
 
     @property
     def retrains_winner(self) -> bool:
-        """Whether the winner is trained anew, whatever records the search reads."""
+        """Whether the winner is retrained, whichever records the search reads."""
         return self.look_share is not None or not self.private_trials
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Refuse a rule that has no theorem."""
+        """Refuse a selection rule without a privacy proof."""
         super().__init_subclass__(**options)
         check_selection_rule(cls)
 
@@ -186,7 +187,7 @@ class Strategy(NamedComponent, ABC):
         return cls(**values)
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values, from which `strategy_from_json` makes it again."""
+        """Return plain values, which `strategy_from_json` reads."""
         told = {**self._fields(unasked=False), **self.changed_settings()}
         return {
             "name": self.name,
@@ -207,17 +208,17 @@ class Strategy(NamedComponent, ABC):
         return "".join(f"; {name} {value:g}" for name, value in self.changed_settings().items())
 
     def summary(self) -> dict[str, Any]:
-        """Return what `result.json` says of it."""
+        """Return the fields of `result.json` that describe the strategy."""
         return {"name": self.name, "rule": self.selection_rule, "trainings": self.describe()}
 
     @property
     def hides_trials(self) -> bool:
-        """Whether the number of trials and all losing ones must stay in `private/` (rule 10)."""
+        """Whether the number of trials and all losing trials must stay in `private/` (rule 10)."""
         return self.selection_rule in ("repeat-and-select", PORTIONS_RULE)
 
     @property
     def candidate_count(self) -> int | None:
-        """How many candidates are compared, a public constant; None where that is drawn."""
+        """Number of compared candidates, a public constant; None if it is random."""
         return None
 
     @property
@@ -231,44 +232,44 @@ class Strategy(NamedComponent, ABC):
 
     @property
     def trials(self) -> int:
-        """How many trials are told of, where they may be shown."""
+        """Number of trials in the result, if they may be shown."""
         return round(self.expected_trainings)
 
     def possible_winners(self, scores: Sequence[float]) -> list[int]:
-        """Return which trials `best` may have taken, by the scores of all; equal ones are several.
+        """Return the indices of the trials that `best` may have chosen; several in case of ties.
 
         Args:
-            scores: Noisy points of every trial, in order; minus infinity of one that failed.
+            scores: Noisy score counts of all trials, in order; minus infinity for a failed one.
         """
         return [place for place, score in enumerate(scores) if score == max(scores)]
 
     @abstractmethod
     def lines(self, price: EventOfRound, partition: str, noun: str) -> list[Line]:
-        """Return what the search is charged on one partition.
+        """Return the plan lines of the search on one partition.
 
         Args:
-            price: Of one candidate's access to the partition, in a round of some shape.
-            partition: The partition's name.
+            price: Function from a round's shape to the event of one access to the partition.
+            partition: Name of the partition.
             noun: "training" or "score": the first word of the lines' names.
         """
 
     @abstractmethod
     def charge(self, noun: str, number: int, trial: int) -> tuple[str, str]:
-        """Return (the line's name, key of the release) for a trial of a round.
+        """Return (name of the line, key of the release) for a trial of a round.
 
         Args:
             noun: "training" or "score".
-            number: The round's number.
-            trial: The trial's, over all rounds.
+            number: Index of the round.
+            trial: Index of the trial over all rounds.
         """
 
     @property
     def portions(self) -> int:
-        """Into how many disjoint parts the slots are cut that candidates are trained on."""
+        """Number of disjoint subsets of the training records, one per candidate; else 1."""
         return 1
 
     def partition_of_trial(self, partition: str, trial: int) -> str:
-        """Return the name of the slots that a trial is trained on."""
+        """Return the name of the partition, or subset, that a trial is trained on."""
         return partition
 
     @abstractmethod
@@ -282,7 +283,7 @@ class Strategy(NamedComponent, ABC):
 
     @property
     def expected_work(self) -> float:
-        """How many whole trainings their steps are together, on average."""
+        """Expected total number of steps, in full trainings."""
         return self.expected_trainings
 
     @abstractmethod
@@ -292,12 +293,12 @@ class Strategy(NamedComponent, ABC):
     def claims(
         self, cost: Callable[[RoundShape], float], *, delta: float, validation: int
     ) -> list[PublishedBound]:
-        """Return what the papers would charge for the search; never charged.
+        """Return the published bounds of the search's privacy cost; they are never charged.
 
         Args:
-            cost: Epsilon of one training, in a round of some shape; 0 where it has no noise.
-            delta: Of the run.
-            validation: How many records candidates are scored on.
+            cost: Function from a round's shape to the epsilon of one training; 0 without noise.
+            delta: Delta of the run.
+            validation: Number of records that candidates are scored on.
         """
         return []
 
@@ -317,7 +318,7 @@ class Strategy(NamedComponent, ABC):
         return last, state.winner(last)
 
     def single_candidate(self, space: Space) -> Candidate | None:
-        """Return the one candidate that is trained whatever happens; None if they are drawn."""
+        """Return the only candidate; None if candidates are drawn from the space."""
         return None
 
     def settings(self, space: Space) -> list[Settings]:
@@ -342,10 +343,10 @@ def _to_plain_values(value: Any) -> Any:
 
 
 def check_candidate_count(candidates: float) -> int:
-    """Return a request's number of candidates, which a strategy counts."""
+    """Check a number of candidates that must be an integer."""
     number = check_positive("candidates", candidates)
     if not number.is_integer():
-        raise UsageError(f"candidates is {candidates}: expected a whole number, 1 or above.")
+        raise UsageError(f"candidates is {candidates}: expected an integer, 1 or above.")
     return check_positive_integer("candidates", int(number), most=MAX_RUNS)
 
 
@@ -353,12 +354,12 @@ def check_multiple_candidates(candidates: object) -> None:
     """Refuse fewer than two candidates.
 
     Raises:
-        UsageError: It is no whole number, or below 2.
+        UsageError: The value is not an integer, or below 2.
     """
     if not check_positive_integer("candidates", candidates) >= 2:
         raise UsageError(
-            f"candidates is {candidates}: expected 2 or more to choose among; a single one needs "
-            "no choice: `strategy=fixed`."
+            f"candidates is {candidates}: expected 2 or more to choose among; for a single one use "
+            "`strategy=fixed`."
         )
 
 
@@ -382,11 +383,11 @@ class FixedStrategy(Strategy):
     scored: ClassVar[bool] = False
 
     def lines(self, price: EventOfRound, partition: str, noun: str) -> list[Line]:
-        """Return one training; there is no score."""
+        """Return the line of one training; there is no score."""
         return [Line(name=noun, partition=partition, event=price(FULL_ROUND), count=1)]
 
     def charge(self, noun: str, number: int, trial: int) -> tuple[str, str]:
-        """Return the one line's key."""
+        """Return the key of the only line."""
         return noun, "only"
 
     def ask(self, state: SearchState, space: Space, stream: Stream) -> TrialRound | None:
@@ -409,10 +410,10 @@ def make_strategy(name: str, **settings: Any) -> Strategy:
     Args:
         name: One of `STRATEGIES`.
         settings: candidates, generations, rungs, law, max_candidates, shares and repeats, where the
-            strategy takes them; None leaves one as usual.
+            strategy takes them; None: the default.
 
     Raises:
-        UsageError: An unknown name, or a setting that the strategy does not have.
+        UsageError: Unknown name, or a setting that the strategy does not have.
     """
     if (kind := STRATEGIES.find(name)) is None:
         raise UsageError(

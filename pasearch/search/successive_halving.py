@@ -1,34 +1,36 @@
-"""AHEAD and INSURED: a short look at each candidate, then one full training of the best.
+"""Successive halving (`ahead`) and default-protected successive halving (`insured`).
 
-    mu      what the privacy budget allows one training alone
-    looks   k candidates, each trained on all training records at mu sqrt(s / k)
-    scores  of those looks, on the same records, each at epsilon mu sqrt(c / k)
-    final   the winner, trained anew on the same records with what is left, about mu sqrt(1 - s - c)
+    mu      mu of one training alone with the privacy budget (Gaussian DP)
+    looks   low-budget evaluations: k candidates trained on all training records at mu sqrt(s / k)
+    scores  of those trainings, on the same records, each at epsilon mu sqrt(c / k)
+    final   the winner, retrained on the same records with the rest, about mu sqrt(1 - s - c)
 
-Gaussian budgets add in squares, so small shares s and c leave nearly all of mu: .08 and .03 keep
-.943 of it, with no record set aside. Looks, scores and final training are composed: every trial may
-be shown. A look is trained with so little signal that it knows its records no better than others.
-It is judged by its Brier score where the run reports accuracy: a network whose rate is far too low
-is right as often as another at a look, and unsure.
+Gaussian budgets add in squares, so small fractions s and c leave nearly all of mu: .08 and .03
+leave .943 of it, with no record set aside. Low-budget evaluations, scores and final training are
+composed, so every trial may be shown. A low-budget training has too little signal to overfit its
+records. It is ranked by its Brier score if the run reports accuracy, because a network whose
+learning rate is far too low has a similar accuracy and a low confidence.
 
-With `rungs` (successive halving) the better half of the candidates is looked at once more, with
-twice the squared budget each, as often as is said.
+With `rungs` (rounds of successive halving) the better half of the candidates is evaluated again,
+with twice the squared budget each.
 
-`ahead` takes the best score. `insured` has the default among its candidates, and takes another only
-where that is expected to be better *at the final noise*, by what was measured on public data (the
-study behind the portfolio):
+`ahead` takes the best score. `insured` has the default among its candidates, and takes another one
+only if that is expected to be better *at the final noise*, according to measurements on public data
+(the study behind the portfolio):
 
     c_e + t (score_e - score_default) > 0,      t = Cov(look, final) / (Var(look) + noise^2)
 
-look, final: how far candidate e is ahead of the default at the noise of a look, and of the final
-training, over the study's data sets; c_e their mean lead at the end less t times that at the look.
-That is the best linear prediction of the final lead. The more a score errs, the smaller is t, and
-the default is kept. Of several scores the best is one that noise favours, so a lead must also be
-`CAUTION` standard deviations of a difference of scores. How much `insured` spends follows from the
-study too: the largest of `SHARES` that costs the default no more than `COST` there.
+look, final: lead of candidate e over the default at the noise of a low-budget evaluation, and of
+the final training, over the study's data sets. t is a shrinkage factor (regression slope), and c_e
+is the mean final lead minus t times the mean lead at the look. This is the best linear prediction
+of the final lead. Noisier scores give a smaller t, and the default is kept. The best of several
+scores is biased by its noise, so a lead must also be `MIN_LEAD_DEVIATIONS` standard deviations of a
+difference of scores. The budget of the evaluations is the largest of `LOOK_SHARES` that costs the
+default at most `MAX_PREDICTED_LOSSES` in the study.
 
-Source: ours; composition of Gaussian mechanisms as in Dong, Roth and Su 2022; successive halving as
-in Jamieson and Talwalkar 2016. Proof: docs/guarantees/composition-and-partitions.md, "Ahead".
+Source: original to this project; composition of Gaussian mechanisms as in Dong, Roth and Su 2022;
+successive halving as in Jamieson and Talwalkar 2016.
+Proof: docs/guarantees/composition-and-partitions.md, "Ahead".
 """
 
 from __future__ import annotations
@@ -67,37 +69,36 @@ if TYPE_CHECKING:
     from pasearch.spaces.space import Genotype, Space
 
 DISAGREEMENT_RATE = 0.25
-"""On about which share of the records two candidates differ, where they differ much: it tells how
-far a difference of two scores errs by the sample. Of Brier scores it is less."""
+"""Fraction of records on which two candidates differ, if they differ much. It gives the sampling
+variance of a difference of two scores; Brier scores have less."""
 
 MIN_LEAD_DEVIATIONS = 1.5
-"""By how many standard deviations of a difference of scores another must be ahead."""
+"""Minimum lead over the default, in standard deviations of a difference of scores."""
 
 LOOK_SHARES = (0.2, 0.12, 0.08, 0.05, 0.03, 0.02)
-"""What share of the squared budget `insured` may spend on looks."""
+"""Fractions of the squared budget that `insured` may use for low-budget evaluations."""
 
 SCORE_TO_LOOK_RATIO = 0.4
-"""What scores have of that beside, as a share of it."""
+"""Squared budget of the scores, as a fraction of that of the low-budget evaluations."""
 
 MAX_PREDICTED_LOSSES = {True: (0.0025, 0.9), False: (0.003, 0.8)}
-"""How much accuracy looks may cost a default that is right, and on which share of the study's data
-sets; by whether the default was measured there. One that nobody has measured is more often wrong.
-"""
+"""(Maximum accuracy loss, quantile over the study's data sets) if the default is the best choice;
+keyed by whether the study has measured the default. An unmeasured default is wrong more often."""
 
 
 @STRATEGIES.register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SuccessiveHalving(Strategy):
-    """Looks at the default and other candidates, one full training of the best of them.
+    """Low-budget evaluations of several candidates, then one full training of the best.
 
     Args:
-        candidates: k, 2 or more; the space's default is one of them.
-        rungs: How often looks are made, each time at half of the candidates before.
-        looks: s, the share of the squared budget of one training that all looks take together.
-        scores: c, the share that their scores take, likewise.
+        candidates: Number k of candidates, 2 or more; the space's default is one of them.
+        rungs: Number of successive-halving rounds, 1 or more.
+        looks: Fraction s of the squared budget of one training for all low-budget evaluations.
+        scores: Fraction c of the squared budget of one training for all scores.
 
-    Guarantee: every trial may be shown; looks, scores and final training are composed on the same
-    records.
+    Guarantee: every trial may be shown; low-budget evaluations, scores and final training are
+    composed on the same records.
     """
 
     name: ClassVar[str] = "ahead"
@@ -114,14 +115,14 @@ class SuccessiveHalving(Strategy):
         check_multiple_candidates(self.candidates)
         if not check_positive_integer("rungs", self.rungs) <= (most := max_rounds(self.candidates)):
             raise UsageError(
-                f"rungs is {self.rungs}: half of the candidates are left after each, so "
-                f"{self.candidates} have {most} at most."
+                f"rungs is {self.rungs}: expected at most {most} for {self.candidates} candidates, "
+                "because each round keeps half of them."
             )
         shares = check_probability("looks", self.looks), check_probability("scores", self.scores)
         if not (min(shares) > 0.0 and sum(shares) < 1.0):
             raise UsageError(
-                f"looks is {self.looks} and scores is {self.scores}: expected two shares above 0, "
-                "together below 1."
+                f"looks is {self.looks} and scores is {self.scores}: expected two fractions above "
+                "0 with a sum below 1."
             )
 
     @classmethod
@@ -131,14 +132,14 @@ class SuccessiveHalving(Strategy):
         return cls(**given)
 
     def within(self, space: Space) -> Self:
-        """Return it for a space, of which it looks at each candidate once.
+        """Adapt the number of candidates to a space.
 
         Raises:
-            UsageError: There is one candidate alone.
+            UsageError: The space has a single candidate.
         """
         if space.count() < 2:
             raise UsageError(
-                f"Space {space.name!r} has one candidate, so there is nothing to choose: take "
+                f"Space {space.name!r} has one candidate, so there is nothing to choose: use "
                 "`strategy=fixed`."
             )
         candidates = min(self.candidates, space.count())
@@ -150,29 +151,29 @@ class SuccessiveHalving(Strategy):
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """How many candidates each rung looks at."""
+        """Number of candidates of each round."""
         return tuple(max(2, math.ceil(self.candidates / 2**rung)) for rung in range(self.rungs))
 
     def shape(self, rung: int) -> RoundShape:
-        """Return how much of mu a look of a rung has."""
+        """Return the shape of a round: the fraction of mu of each evaluation."""
         return RoundShape(mu=math.sqrt(self.looks / (self.rungs * self.sizes[rung])))
 
     @property
     def look_share(self) -> float:
-        """The share of mu that a look of the last rung has."""
+        """Fraction of mu of an evaluation in the last round."""
         return self.shape(self.rungs - 1).mu
 
     @property
     def score_share(self) -> float:
-        """The share of mu that one score has."""
+        """Fraction of mu of one score."""
         return math.sqrt(self.scores / sum(self.sizes))
 
     def ranking_metric(self, metric: Metric) -> Metric:
-        """Return the Brier score in place of accuracy: of a look it tells more."""
+        """Return the Brier score instead of accuracy: it has less variance at low budgets."""
         return METRICS["brier"] if metric.name == "accuracy" else metric
 
     def lines(self, price: EventOfRound, partition: str, noun: str) -> list[Line]:
-        """Return the looks of each rung, or all scores."""
+        """Return the lines of the evaluations of each round, or of all scores."""
         if noun != "training":
             count = sum(self.sizes)
             return [Line(name=noun, partition=partition, event=price(FULL_ROUND), count=count)]
@@ -185,14 +186,14 @@ class SuccessiveHalving(Strategy):
         ]  # fmt: skip
 
     def charge(self, noun: str, number: int, trial: int) -> tuple[str, str]:
-        """Return a key a trial: each is a release of its own."""
+        """Return one key per trial: each trial is a separate release."""
         return self._line(number) if noun == "training" else noun, f"trial {trial}"
 
     def _line(self, rung: int) -> str:
         return "training, look" + (f", rung {rung + 1}" if self.rungs > 1 else "")
 
     def ask(self, state: SearchState, space: Space, stream: Stream) -> TrialRound | None:
-        """Return the next rung: the default and others, each once; then the better of the last."""
+        """Return the next round: the default and others, then the survivors of the last round."""
         rung = len(state.rounds)
         if not rung:
             genotypes = draw_distinct_genotypes(space, self.candidates, stream.child("others"))
@@ -207,14 +208,14 @@ class SuccessiveHalving(Strategy):
         return TrialRound(number=rung, genotypes=genotypes, shape=self.shape(rung))
 
     def select_survivors(self, scores: Sequence[float], size: int) -> list[int]:
-        """Return the places of a rung that the next one looks at: the best scores, in order."""
+        """Return the indices of the `size` best scores, in rising order."""
         return sorted(sorted(range(len(scores)), key=lambda place: -scores[place])[:size])
 
     def trace_rounds(self, scores: Sequence[float]) -> list[list[int]]:
-        """Return which of the first rung's candidates each rung looks at.
+        """Return the candidates of each round, as indices into the first round.
 
         Args:
-            scores: Of every look, rung by rung.
+            scores: Scores of all evaluations, round by round.
         """
         rungs, start = [list(range(self.candidates))], 0
         for size in self.sizes[1:]:
@@ -230,11 +231,11 @@ class SuccessiveHalving(Strategy):
         return [start + place for place in self.find_winners(scores[start:], places)]
 
     def find_winners(self, scores: Sequence[float], places: list[int]) -> list[int]:
-        """Return which of the last rung may be taken; equal ones are several.
+        """Return the indices in the last round that may win; several in case of ties.
 
         Args:
-            scores: Of the last rung.
-            places: Which of the first rung's candidates they are.
+            scores: Scores of the last round.
+            places: Indices of its candidates in the first round.
         """
         return [place for place, score in enumerate(scores) if score == max(scores)]
 
@@ -246,22 +247,22 @@ class SuccessiveHalving(Strategy):
         return self._looks() + self.describe_changed_settings()
 
     def _looks(self) -> str:
-        more = f", in {self.rungs} rungs of which each keeps half" if self.rungs > 1 else ""
+        more = f" in {self.rungs} successive-halving rounds" if self.rungs > 1 else ""
         return (
-            f"looks at {self.candidates} candidates{more}, with a small part of the privacy budget "
-            "that pays for their scores too, then one training of the best with the rest"
+            f"low-budget evaluation of {self.candidates} candidates{more} (a small fraction of the "
+            "privacy budget, scores included), then one training of the best with the rest"
         )
 
 
 def max_rounds(candidates: int) -> int:
-    """Return how many rungs end with two candidates or more."""
+    """Return the largest number of rounds whose last one has two candidates or more."""
     return max(1, math.ceil(math.log2(candidates)))
 
 
 def draw_distinct_genotypes(space: Space, count: int, stream: Stream) -> tuple[Genotype, ...]:
-    """Return different genotypes, the default first; as many as there are, if those are fewer.
+    """Draw different genotypes, the default first; all of a space with at most `count`.
 
-    A space that is small is gone through in order.
+    A small space is enumerated in order.
     """
     default = space.default_genotype()
     if space.count() <= count:
@@ -279,15 +280,15 @@ def draw_distinct_genotypes(space: Space, count: int, stream: Stream) -> tuple[G
 @STRATEGIES.register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProtectedHalving(SuccessiveHalving):
-    """As `ahead`, but the default is kept unless another is expected to be better in the end.
+    """Successive halving that keeps the default unless another is expected to be better finally.
 
     Args:
-        trust: t, how much of a lead at the look is expected to last.
-        handicaps: c_e of each candidate, in points of a score; the default's is 0. None: not
+        trust: Shrinkage factor t: the fraction of a lead that is expected to remain.
+        handicaps: Prior lead c_e of each candidate in score counts; 0 for the default. None: not
             known yet, `set_prior_leads` sets them.
-        least: The least lead that counts, in points.
+        least: Minimum lead that counts, in score counts.
 
-    Guarantee: as of `ahead`: which candidate is taken follows from noisy scores and public numbers.
+    Guarantee: same as successive halving: the choice follows from noisy scores and public numbers.
     """
 
     name: ClassVar[str] = "insured"
@@ -308,11 +309,11 @@ class ProtectedHalving(SuccessiveHalving):
             object.__setattr__(self, "handicaps", tuple(map(float, self.handicaps)))
         numbers = (self.trust, self.least, *(self.handicaps or ()))
         if not all(isinstance(each, float | int) and math.isfinite(each) for each in numbers):
-            raise UsageError("trust, handicaps and least are finite numbers.")
+            raise UsageError("trust, handicaps and least: expected finite numbers.")
         if self.handicaps is not None and len(self.handicaps) != self.candidates:
             raise UsageError(
-                f"{len(self.handicaps)} handicaps for {self.candidates} candidates: expected one "
-                "each."
+                f"handicaps has {len(self.handicaps)} numbers for {self.candidates} candidates: "
+                "expected one each."
             )
 
     def best(self, state: SearchState) -> tuple[int, int]:
@@ -324,7 +325,7 @@ class ProtectedHalving(SuccessiveHalving):
         return len(every) - 1, self.find_winners(every[-1], places)[0]
 
     def select_survivors(self, scores: Sequence[float], size: int) -> list[int]:
-        """Return the default's place, and the best scores of the others."""
+        """Return the index of the default, and those of the best other scores."""
         return [
             0,
             *(
@@ -347,42 +348,42 @@ class ProtectedHalving(SuccessiveHalving):
 
     @property
     def may_lose(self) -> bool:
-        """Whether any look could take the default's place."""
+        """Whether any evaluation could replace the default."""
         own = self.handicaps or (0.0,)
         return self.trust > 0.0 or max(own) > 0.0
 
     def describe_changed_settings(self) -> str:
-        """Return the settings that are not as usual: what the default is insured by among them."""
+        """Describe the settings that differ from their defaults."""
         unusual = self.changed_settings()
         shares = ((name, unusual[name]) for name in ("looks", "scores") if name in unusual)
-        own = "".join(f"; {name} have {share:g} of the squared budget" for name, share in shares)
+        own = "".join(f"; {name} use {share:g} of the squared budget" for name, share in shares)
         if "least" in unusual:
             own += (
-                "; another is taken only if its score, the sum of the points that each record "
-                f"gives, is higher by {self.least:g} or more"
+                f"; another is chosen only if its score count exceeds the default's by "
+                f"{self.least:g} or more"
             )
         if "trust" in unusual:
-            own += f"; of a lead at the look, a share of {self.trust:g} is expected to last"
+            own += f"; shrinkage {self.trust:g} of a lead"
         if self.handicaps is not None:
             told = ", ".join(f"{each:g}" for each in self.handicaps)
-            own += f"; points that each is given beforehand, from public data: {told}"
+            own += f"; prior leads from public data, in score counts: {told}"
         return own
 
     def describe(self) -> str:
         return (
-            f"{self._looks()}; the default is kept unless another is well ahead"
-            f"{'' if self.may_lose else ', which at this noise no look can show'}"
+            f"{self._looks()}; the default is kept unless another is clearly better"
+            f"{'' if self.may_lose else ', which cannot be detected at this noise'}"
             f"{self.describe_changed_settings()}"
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyLeads:
-    """How far entries of a portfolio are ahead of its first, at a look and at the end.
+    """Leads of a portfolio's entries over its first entry, on the data sets of the study.
 
     Args:
-        look: Over the study's data sets, (data sets, entries), as accuracy.
-        final: Likewise, at the noise of the final training.
+        look: Leads in accuracy at the noise of a low-budget evaluation, (data sets, entries).
+        final: Leads in accuracy at the noise of the final training, (data sets, entries).
         noise: Variance of the difference of two scores, as accuracy.
     """
 
@@ -392,7 +393,7 @@ class StudyLeads:
 
     @property
     def shrinkage(self) -> float:
-        """t: how much of a lead at the look lasts, as far as a noisy score can tell."""
+        """Shrinkage factor t: regression slope of the final lead on the noisy lead, in [0, 1]."""
         look, final = (each - each.mean(axis=0) for each in (self.look, self.final))
         count = max(1, (len(look) - 1) * (look.shape[1] - 1))
         together, spread = float(np.sum(look * final)) / count, float(np.sum(look**2)) / count
@@ -401,7 +402,7 @@ class StudyLeads:
 
     @property
     def prior_leads(self) -> np.ndarray:
-        """c_e, as accuracy: (entries,); the first one's is 0."""
+        """Prior lead c_e of each entry as accuracy, (entries,); 0 for the first."""
         return self.final.mean(axis=0) - self.shrinkage * self.look.mean(axis=0)
 
 
@@ -415,12 +416,12 @@ def difference_variance(plan: Plan) -> float:
 
 
 def choose_look_share(study: Study, signal: float, *, ours: bool) -> dict[str, float]:
-    """Return the shares of the squared budget that looks and scores take: `insured`'s settings.
+    """Choose the fractions of the squared budget for evaluations and scores of `insured`.
 
     Args:
-        study: Of such data, in the portfolio's order.
-        signal: Of one training with the whole budget.
-        ours: Whether the space is its portfolio.
+        study: Study of this kind of data, in the portfolio's order.
+        signal: Signal of one training with the whole budget, log10.
+        ours: Whether the space is the study's portfolio.
     """
     alone, (most, usually) = study.accuracy_at(signal)[:, 0], MAX_PREDICTED_LOSSES[ours]
 
@@ -437,18 +438,18 @@ def choose_look_share(study: Study, signal: float, *, ours: bool) -> dict[str, f
 
 
 def set_prior_leads(plan: Plan, study: Study, *, ours: bool) -> Plan:
-    """Return a plan of `insured` with the handicaps that follow from its noise and a study.
+    """Set the prior leads of a plan of `insured` from its noise and a study.
 
-    Of a space that is not the study's portfolio, the study may know some candidates all the same:
-    those that gain more than the others from a look to the end begin with what they gain more. A
-    candidate that nobody has measured is taken to gain as much as these do on average.
+    For another space than the study's portfolio, the study may contain some of the candidates. If
+    such a candidate improves more than others from evaluation to final training, the difference is
+    its prior lead. Candidates outside the study get the average of these.
 
-    The price is the same: scores are released whatever is then done with them.
+    The privacy cost is unchanged: this is post-processing of released scores.
 
     Args:
-        plan: Solved; its strategy is `ProtectedHalving`.
-        study: Of such data, in the portfolio's order.
-        ours: Whether the space is its portfolio.
+        plan: Calibrated plan with strategy `ProtectedHalving`.
+        study: Study of this kind of data, in the portfolio's order.
+        ours: Whether the space is the study's portfolio.
     """
     strategy = plan.strategy
     assert isinstance(strategy, ProtectedHalving)
@@ -467,7 +468,7 @@ def set_prior_leads(plan: Plan, study: Study, *, ours: bool) -> Plan:
 
 
 def _estimate_gains(plan: Plan, study: Study, candidates: int) -> np.ndarray | None:
-    """Return how much more than others candidates gain that a study knows, (candidates,)."""
+    """Estimate the extra improvement of candidates that the study contains, (candidates,)."""
     entries = plan.space.entries[:candidates] if isinstance(plan.space, Portfolio) else ()
     places = {
         place: study.entries.index(each)
@@ -484,7 +485,7 @@ def _estimate_gains(plan: Plan, study: Study, candidates: int) -> np.ndarray | N
 
 
 def estimate_leads(plan: Plan, study: Study, candidates: int) -> StudyLeads:
-    """Return how far a study's first entries were ahead, at the noise of a plan's two trainings."""
+    """Estimate the leads of a study's first entries at the noise of a plan's two trainings."""
     look, final = (each[:, :candidates] for each in _interpolate_study(plan, study))
     return StudyLeads(
         look=look - look[:, :1], final=final - final[:, :1], noise=difference_variance(plan)
@@ -492,7 +493,7 @@ def estimate_leads(plan: Plan, study: Study, candidates: int) -> StudyLeads:
 
 
 def _interpolate_study(plan: Plan, study: Study) -> tuple[np.ndarray, np.ndarray]:
-    """Return what the study's looks are judged by, and final accuracy: (data sets, entries)."""
+    """Return the study's ranking score of evaluations and final accuracy, (data sets, entries)."""
     outputs, slots = bound_network_form(plan.schema, plan.most)[1], plan.split.train
     assert plan.trial_mu is not None
     assert plan.final_mu is not None

@@ -1,26 +1,27 @@
-"""After one training: variants of its weights, and one private pick among them.
+"""Post-training model selection: variants of one training's weights, one selected privately.
 
-What a training with noise releases is every iterate, at the price of the last: so averages of
-iterates, earlier ones, and whatever is made of any of them cost nothing on the records it was
-trained on. They are compared on the validation records, which have epsilon of their own:
+A DP-SGD training releases every iterate at the privacy cost of the last one. Averages of iterates,
+checkpoints, and functions of them therefore cost nothing on the training records. They are compared
+on the validation records, which have a separate epsilon:
 
-    pick        P(variant) ~ e^(epsilon points / (2 G)), the exponential mechanism, if points are a
+    selection   P(variant) ~ e^(epsilon points / (2 G)), the exponential mechanism, if points are a
                 sum over records
-    thresholds  of two classes by balanced accuracy: one release of noisy counts, by class, of how
-                many records have log-odds between public edges. Every threshold's balanced accuracy
-                follows from it, and the best edge is taken
+    thresholds  for two classes by balanced accuracy: one release of a noisy histogram of the
+                log-odds by class, with public edges. The balanced accuracy of every threshold
+                follows from it, and the best edge is chosen
 
-| variant | of |
+| variant | weights |
 |---|---|
-| as trained | the recipe's own: its average, or its last iterate |
+| as trained | those of the recipe: its average, or its last iterate |
 | after a quarter, a half, three quarters of the steps | the iterate |
 | the last iterate | |
 | the mean of the last tenth, of the last half | iterates |
 | odds shifted by -1 ... 1 | two classes: another threshold |
 | a third, two thirds pruned | the smallest weights are 0 |
-| 8 bits, 4 bits | weights rounded to so many bits |
+| 8 bits, 4 bits | quantised weights |
 
-Source: ours; Dong, Roth and Su 2022 (composition covers all iterates); McSherry and Talwar 2007.
+Source: original to this project; Dong, Roth and Su 2022 (composition covers all iterates);
+McSherry and Talwar 2007.
 Proof: docs/guarantees/composition-and-partitions.md, "Variants".
 """
 
@@ -38,7 +39,7 @@ from pasearch.training.metrics import Metric
 from pasearch.training.score_tables import LOG_ODDS_EDGES
 
 VARIANT_LINE = "variant pick"
-"""The name of the line that the choice is charged to."""
+"""Name of the line that the selection is charged to."""
 
 AS_TRAINED = "as trained"
 CHECKPOINT_NAMES = {
@@ -52,14 +53,14 @@ QUANTISATION_BITS = (8, 4)
 
 
 def list_variant_names(metric: Metric, outputs: int) -> tuple[str, ...]:
-    """Return what the variants of a network are called: a public list.
+    """List the names of the variants of a network; the list is public.
 
     Args:
-        metric: By what they are compared.
-        outputs: Of the network.
+        metric: Metric that compares them.
+        outputs: Number of outputs of the network.
 
     Raises:
-        UsageError: They cannot be compared by it.
+        UsageError: The metric cannot compare variants.
     """
     if not metric.is_sum:
         _check_thresholds(metric, outputs)
@@ -83,14 +84,14 @@ def _name_shift(by: float) -> str:
 def _check_thresholds(metric: Metric, outputs: int) -> None:
     if metric.name != "balanced-accuracy" or outputs != 2:
         raise UsageError(
-            "`variants=` compares by accuracy, log-loss, brier, mae or rmse, and of two classes by "
-            "balanced-accuracy, which are declared: take such a metric, or leave it out."
+            "`variants=` requires metric accuracy, log-loss, brier, mae or rmse, or, for two "
+            "declared classes, balanced-accuracy: use such a metric, or leave `variants=` out."
         )
 
 
 def make_lines_of_epsilon(metric: Metric, outputs: int) -> Callable[[float], list[Line]]:
-    """Return the dial of the pick: epsilon to its line on the validation records."""
-    if not metric.is_sum:
+    """Return the function from epsilon to the selection's line on the validation records."""
+    if not metric.summed:
         _check_thresholds(metric, outputs)
 
     def of(epsilon: float) -> list[Line]:
@@ -101,22 +102,22 @@ def make_lines_of_epsilon(metric: Metric, outputs: int) -> Callable[[float], lis
 
 
 def make_mechanism(metric: Metric, epsilon: float) -> ExponentialMechanism | NoisyCounts:
-    """Return what the choice is released by, at the price of its line."""
-    if metric.is_sum:
-        return ExponentialMechanism(epsilon=epsilon, most=metric.max_points)
+    """Return the mechanism that releases the selection, at the epsilon of its line."""
+    if metric.summed:
+        return ExponentialMechanism(epsilon=epsilon, most=metric.most)
     return NoisyCounts(epsilon=epsilon)
 
 
 def list_thresholds() -> tuple[float, ...]:
-    """Return the log-odds that thresholds are tried at, rising."""
+    """Return the rising log-odds of all tried thresholds."""
     return LOG_ODDS_EDGES
 
 
 def choose_threshold(noisy: Sequence[int]) -> int:
-    """Return the place of the edge of the largest balanced accuracy: post-processing.
+    """Return the index of the edge with the largest balanced accuracy (post-processing).
 
     Args:
-        noisy: Counts of the first class between the edges, rising, then of the second.
+        noisy: Noisy histogram of the first class between rising edges, then of the second class.
     """
     first, second = np.split(np.maximum(np.asarray(noisy, float), 0.0), 2)
     below = np.cumsum(first)[:-1] / max(first.sum(), 1.0)

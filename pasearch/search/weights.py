@@ -1,6 +1,6 @@
-"""Weights of networks: files in a run's private folder, and the iterates that variants are made of.
+"""Weights of networks: files in a run's private folder, and iterates for post-training selection.
 
-Files are written whole or not at all. Iterates of a training are post-processing of what the
+Files are written completely or not at all. Iterates of a training are post-processing of what the
 training released; `search.variants` explains why they cost nothing more.
 
 Source: docs/result.md; docs/rules.md, rules 8 and 10 (weights only).
@@ -36,10 +36,10 @@ def front_end_path(folder: RunFolder, front_end: FrontEnd) -> Path:
 
 
 def load_weights(module: nn.Module, path: Path) -> None:
-    """Give a module the weights that `save_weights` wrote.
+    """Load the weights of a module from a file of `save_weights`.
 
     Raises:
-        UsageError: The file was damaged, or is of another module.
+        UsageError: The file is damaged, or belongs to another module.
     """
     try:
         module.load_state_dict(read_weights(path))
@@ -48,10 +48,10 @@ def load_weights(module: nn.Module, path: Path) -> None:
 
 
 def read_weights(path: Path) -> Any:
-    """Return what `write_weights` wrote.
+    """Read a file of `write_weights`.
 
     Raises:
-        UsageError: The file was damaged.
+        UsageError: The file is damaged.
     """
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
@@ -60,7 +60,7 @@ def read_weights(path: Path) -> Any:
 
 
 def _make_damage_error(path: Path, error: Exception) -> UsageError:
-    """Return what is said of a damaged file: not which, as only the winner's is read again."""
+    """Make the error for a damaged file; it names no file, because only the winner's is read."""
     return UsageError(
         f"A file of weights in {path.parent} is damaged ({type(error).__name__}), so the run "
         "cannot be finished: start a new one."
@@ -73,7 +73,7 @@ def save_weights(module: nn.Module, path: Path, folder: RunFolder) -> None:
 
 
 def write_weights(weights: Any, path: Path, folder: RunFolder) -> None:
-    """Write weights, of one network or of several, likewise."""
+    """Write the weights of one network, or of several, completely or not at all."""
     buffer = io.BytesIO()
     torch.save(weights, buffer)
     path.parent.mkdir(mode=0o700, exist_ok=True)
@@ -84,16 +84,16 @@ Weights = dict[str, torch.Tensor]
 
 
 def set_threshold(weights: Weights, place: int) -> Weights:
-    """Return the weights of a network whose threshold is at an edge, by its place."""
+    """Move the decision threshold of a network to the edge of an index."""
     return _shift_log_odds(weights, -list_thresholds()[place])
 
 
 class Trajectory:
-    """What is kept of a training's iterates while it runs.
+    """Checkpoints and averages of a training's iterates.
 
     Args:
-        steps: How many the training is planned to make.
-        temperature: What the trainer divides the final logits by; the iterates' are, too.
+        steps: Number of planned steps.
+        temperature: Divisor of the final logits, also applied to the iterates; None: 1.
     """
 
     def __init__(self, steps: int, temperature: float | None = None):
@@ -103,7 +103,7 @@ class Trajectory:
 
     @torch.no_grad()
     def watch(self, finished: int, network: nn.Module) -> None:
-        """Keep what is needed of the iterate after so many steps."""
+        """Store the iterate after `finished` steps if a variant needs it."""
         for share in CHECKPOINT_NAMES:
             if finished == max(1, round(share * self._steps)):
                 self._kept[share] = _copy_weights(network)
@@ -119,8 +119,8 @@ class Trajectory:
         """Return the weights of every variant, in the order of `names`.
 
         Args:
-            network: As trained. What a training that ended early has not made, stands for itself.
-            outputs: Of the network.
+            network: Trained network; it replaces iterates that an early stop has not reached.
+            outputs: Number of outputs of the network.
         """
         own = _copy_weights(network)
         for weights in (*self._kept.values(), *(total for _, total in self._sums.values())):
@@ -143,7 +143,7 @@ class Trajectory:
             scale = weights.abs().max() / (2 ** (bits - 1) - 1)
             return torch.where(scale > 0, (weights / scale).round() * scale, weights)
 
-        # Biases and scales are few: they stay as they are.
+        # Biases and scales are few and stay unchanged.
         matrices = {name for name, each in own.items() if each.ndim > 1}
         changes = [partial(prune, share=share) for share in PRUNING_NAMES]
         changes += [partial(quantise, bits=bits) for bits in QUANTISATION_BITS]
@@ -157,7 +157,7 @@ def _copy_weights(network: nn.Module) -> Weights:
 
 
 def _shift_log_odds(weights: Weights, shift: float) -> Weights:
-    """Return weights whose log-odds of the second class are larger by so much."""
+    """Add `shift` to the log-odds of the second class."""
     last = list(weights)[-1]
     if weights[last].shape != (2,):  # its last layer has no bias
         return weights

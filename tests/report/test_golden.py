@@ -80,7 +80,7 @@ def private() -> dict[str, Any]:
         warnings=[
             "If it is a number to predict, say so (`regression=True`) in a new run: what this one "
             "has spent stays spent.",
-            "More records or a larger `epsilon=` would help.",
+            "More records or a larger `epsilon=` help;",
         ],
     )  # fmt: skip
 

@@ -201,7 +201,7 @@ def test_a_second_coordinator_of_a_run_is_refused(tmp_path: Path, monkeypatch: p
 def test_a_training_with_nothing_to_hand_over_says_so():
     for recipe, why in [
         ("default", "it trains one network"),
-        ("sa-dpsgd", "its recipe asks validation queries"),
+        ("sa-dpsgd", "its recipe makes validation queries"),
     ]:
         with pytest.raises(UsageError, match=f"executor is 'process', and nothing .*: {why}"):
             plan_training("digits", budget=Budget(3.0), steps=5, executor="process", recipe=recipe)

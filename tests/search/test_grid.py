@@ -125,7 +125,7 @@ class TestPlan:
             self.planned(**wrong)
 
     def test_the_least_total_that_fits_is_named(self):
-        with pytest.raises(BudgetError, match="expected a total of"):
+        with pytest.raises(BudgetError, match="use a total of"):
             self.planned(eps_grid="1,2,3", repeats=4)
 
     def test_crossover_takes_it_on_private_records(self):

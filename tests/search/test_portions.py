@@ -192,7 +192,7 @@ class TestRefusals:
             ({"recipe": "dpsgd", "strategy": "portions", "generations": 2}, "generations="),
             (
                 {"architecture": {"front_end": "pca:4", "layers": []}},
-                "would read the records of every portion",
+                "would read the records of all subsets",
             ),
         ],
     )

@@ -172,7 +172,7 @@ class TestEveryStrategy:
         first = make(name).lines(price, "train", "training")
         play(search := make(name))
         assert search.lines(price, "train", "training") == first
-        places = {search.place("train", trial) for trial in range(4)}
+        places = {search.partition_of_trial("train", trial) for trial in range(4)}
         assert {line.partition for line in first} == places
         assert all(line.name.startswith("training") for line in first)
 
@@ -194,7 +194,9 @@ class TestEveryStrategy:
             for each in rounds:
                 for _ in each.genotypes:
                     line, key = search.charge("training", each.number, trial)
-                    with ledger.charged(line, Partition(search.place("train", trial)), key=key):
+                    with ledger.charged(
+                        line, Partition(search.partition_of_trial("train", trial)), key=key
+                    ):
                         trial += 1
             spent = [(line, event, count) for line, _, event, count in ledger.spent()]
             assert spent == [(line.name, line.event, line.count) for line in lines]

@@ -539,7 +539,7 @@ class TestRuns:
 
     @pytest.mark.unit
     def test_portions_need_points_that_are_summed(self):
-        with pytest.raises(UsageError, match="Disjoint portions choose by points"):
+        with pytest.raises(UsageError, match="requires a metric that is a sum over records"):
             api.plan_architecture_search(
                 table(3000), budget=Budget(2.0), strategy="portions", candidates=2,
                 space={"name": "two", "choices": {"units_1": [4, 8]}}, metric="auc",
