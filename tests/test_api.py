@@ -390,17 +390,17 @@ class TestResume:
             (torch, "get_num_threads", lambda: 17, "threads were .*, and are 17 .OMP_NUM_THREADS"),
             (
                 binding,
-                "versions",
+                "list_versions",
                 lambda: {**list_versions(), "torch": "0"},
                 "torch was .*, and is 0;?",
             ),
             (
                 binding,
-                "compiler",
+                "read_compiler_environment",
                 lambda: {"NUMBA_DISABLE_JIT": "1"},
                 "NUMBA_DISABLE_JIT was not set, and is 1",
             ),
-            (binding, "processor", lambda: ["another"], "processor is another"),
+            (binding, "processor", lambda: ["another"], "processor differs"),
             (binding, "list_blas_libraries", lambda: ["another"], "libraries that multiply"),
         ],
     )

@@ -186,7 +186,7 @@ class TestRefusals:
 
     @pytest.mark.unit
     def test_auto(self, files: dict[str, Any]):
-        self.refused(files, "say how too, such as `method=pca`", method="auto")
+        self.refused(files, "requires a method, such as `method=pca`", method="auto")
 
     @pytest.mark.unit
     @pytest.mark.parametrize("method", ["cfs-greedy", "pafs"])

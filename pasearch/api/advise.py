@@ -1,17 +1,17 @@
-"""Advice before a run: Bao et al.'s flowchart, answered from public numbers alone.
+"""Advice before a run: the flowchart of Bao et al., answered from public numbers.
 
     request -> the plan that `pasearch plan arch` would print -> facts -> one branch per question
 
-    no signal           ->  pasearch plan arch ...      nothing is spent: see what it would be
+    no signal           ->  pasearch plan arch ...      spends nothing
     poor estimates      ->  pasearch check ...          a schema to edit into public knowledge
     many columns        ->  pasearch features ...
     otherwise           ->  pasearch arch ...           on public data first, if there are any
 
-The questions, their answers and the evidence are the table `advice.toml`: a figure of ours with
-the file that contains it, and the statement of the paper. If these differ, the branch states it.
+The table `advice.toml` contains the questions, answers and evidence: a measurement of this project
+with its file, and the statement of the paper. The branch states a difference between the two.
 
-What is read of the data is their form (names, shapes, types) and the number of records, as for a
-plan; of public data, if they are named, all that is needed to compare their form.
+As for a plan, only metadata (names, shapes, types) and the number of records are read. Public data
+are read to compare their metadata.
 
 Cost: none.
 
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from pasearch.search.plan import Plan
 
 STUDY_FILE = "pasearch/spaces/portfolio/portfolio-1.json"
-"""The study on public data (benchmarks/portfolio), as it is shipped."""
+"""Path of the study on public data (benchmarks/portfolio) in the package."""
 
 MAX_EPSILON_FROZEN_CNN, MAX_EPSILON_FROZEN_FCN = 0.6, 1.4
 """Below which epsilon random weights training wins on MNIST in the paper (Fig. 10)."""
@@ -75,7 +75,7 @@ AGREEMENTS = ("yes", "no", "in part", "not measured by us", "the paper does not 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """What was measured, or what a paper says."""
+    """A measurement of this project, or a statement of a paper."""
 
     says: str  # in a sentence or two, with its figures
     where: str  # the file of this project with the figures; or the paper's section or table
@@ -86,19 +86,19 @@ class Branch:
     """One question of the guide, answered for the data at hand."""
 
     name: str  # one word, the same in every version
-    question: str  # in plain words
-    answer: str  # yes, no or what, with its numbers
-    advice: str  # what to do, in a sentence or two
-    ours: tuple[Evidence, ...]  # what we measured
-    paper: Evidence  # what Bao et al. say
+    question: str  # text of the question
+    answer: str  # answer with its numbers
+    advice: str  # recommendation in one or two sentences
+    ours: tuple[Evidence, ...]  # measurements of this project
+    paper: Evidence  # statement of Bao et al.
     agree: str  # one of `AGREEMENTS`
-    because: str = ""  # why, if they do not agree, or what the agreement leaves open
+    because: str = ""  # reason of a difference, or limits of the agreement
 
 
 _ADVICE_FILE = read_toml(Path(__file__).with_name("advice.toml"))
 QUESTION_TABLE: list[dict[str, Any]] = _ADVICE_FILE["question"]
 PROJECT_EVIDENCE = {about: Evidence(**each) for about, each in _ADVICE_FILE["ours"].items()}
-"""Measurements of ours, by subject."""
+"""Measurements of this project, by subject."""
 PAPER_EVIDENCE = {each["name"]: Evidence(**each["paper"]) for each in QUESTION_TABLE}
 """Statements of Bao et al., by question."""
 QUESTIONS: dict[str, str] = {each["name"]: each["text"] for each in QUESTION_TABLE}
@@ -258,7 +258,7 @@ def format_signal(signal: float) -> str:
 
 
 def suggest_more_signal(facts: Facts) -> str:
-    """Return what would make the signal large enough: a sentence."""
+    """Return a sentence with the ways to a sufficient signal."""
     records = math.ceil(facts.records * MIN_SIGNAL / facts.signal)
     ways = [f"collect records (about {float(f'{records:.2g}'):,.0f} instead of {facts.records:,})"]
     if facts.enough is not None:
@@ -268,12 +268,12 @@ def suggest_more_signal(facts: Facts) -> str:
         ways.append(f"merge classes (into {merged} at most)")
     if not facts.known:
         two = format_signal(facts.signal * facts.outputs / 2)
-        ways.insert(0, f"declare the classes (of two, the signal is {two} each)")
+        ways.insert(0, f"declare the classes (for two classes the ratio is {two} per class)")
     return f"Do not train yet: {', or '.join(ways)}."
 
 
 CHECK_COMMAND = "check"
-"""The curator's own command: what it prints is private."""
+"""Name of the curator's command; its output is private."""
 
 PYTHON_FUNCTIONS = {
     "arch": "search_architecture",
@@ -282,7 +282,7 @@ PYTHON_FUNCTIONS = {
     "crossover": "measure_crossover",
     CHECK_COMMAND: "pasearch.curator.check.check_table",
 }
-"""What does a command's work in Python."""
+"""Python function of each command."""
 
 CHECK_OPTIONS = ("schema", "target", "quotes", "columns", "separator")
 """Options of `pasearch check` that describe the data."""
@@ -307,7 +307,7 @@ class Command:
     why: str = ""  # reason to run it, in a sentence
 
     def call(self) -> str:
-        """Return it as a call in Python; data that were handed over in memory are called `data`."""
+        """Format the command as a Python call; in-memory data are called `data`."""
         given = dict(self.options)
         if self.task == CHECK_COMMAND:
             given = {name: given[name] for name in CHECK_OPTIONS[1:] if name in given}
@@ -326,18 +326,18 @@ CommandWriter = Callable[[Command], str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """What to do with data of a form, at a budget, before anything is read or charged.
+    """Advice for data at a budget, before anything is read or charged.
 
     Args:
-        data: What the data are called.
-        epsilon: Of the whole run.
-        delta: Of the whole run.
-        records: Their number.
+        data: Name of the data.
+        epsilon: Total epsilon of the planned run.
+        delta: Total delta of the planned run.
+        records: Number of records.
         summary: Four sentences: the data, the signal, the model, the search.
-        command: The one to run.
-        alternatives: Others, at most two.
-        branches: Every question of the guide, answered.
-        warnings: What the plan of the run warns of.
+        command: Recommended command.
+        alternatives: Other commands, at most two.
+        branches: Answers to all questions of the guide.
+        warnings: Warnings of the run's plan.
     """
 
     data: str
@@ -351,19 +351,19 @@ class Advice:
     warnings: tuple[str, ...] = ()
 
     def branch(self, name: str) -> Branch:
-        """Return the branch of a name, as in `api.advise.QUESTIONS`; KeyError without one."""
+        """Return the branch of a name in `api.advise.QUESTIONS`; KeyError for another name."""
         return {each.name: each for each in self.branches}[name]
 
     def text(self, line: CommandWriter = Command.call, *, whole: bool = True) -> str:
-        """Return it for a terminal: five lines that sum it up, other commands, then every question.
+        """Format the advice as text: a summary, commands, and all questions.
 
         Args:
-            line: Function that writes a command; `Command.call` writes Python.
-            whole: Whether the questions are answered too, each with its evidence.
+            line: Function that formats a command; `Command.call` writes Python.
+            whole: Whether to include the questions with their evidence.
         """
         lines = [*self.summary, f"    {line(self.command)}", "", f"Why: {self.command.why}"]
         for each in self.alternatives:
-            lines += [f"Or: {each.why}", f"    {line(each)}"]
+            lines += [f"Alternative: {each.why}", f"    {line(each)}"]
         lines += [f"Warning: {each}" for each in self.warnings]
         for number, branch in enumerate(self.branches if whole else (), 1):
             lines += [
@@ -378,7 +378,7 @@ class Advice:
         return "\n".join(lines)
 
     def to_json(self, line: CommandWriter = Command.call) -> dict[str, Any]:
-        """Return plain values; `line` as of `text`."""
+        """Return plain values; `line` formats commands, as in `text`."""
         values = {name: getattr(self, name) for name in ("data", "epsilon", "delta", "records")}
         return {
             **values,
@@ -403,34 +403,38 @@ def advise(
     public: str | Path | None = None,
     **options: Any,
 ) -> Advice:
-    """Return what to do with data at a budget, and the evidence for it, before anything is read.
+    """Advise which command to run for data at a budget, with evidence, before anything is read.
 
-    Guarantee: of the data only the form and the number of records are read, as for a plan; two data
-    sets that differ in values alone get the same advice.
+    Guarantee: only metadata and the number of records are read, as for a plan. Two data sets that
+    differ only in their values get the same advice.
 
     Args:
-        data: As of `search_architecture`: a name, a path, a pandas frame, or (x, y) arrays.
-        epsilon: Of the whole run that is thought of, above 0.
-        delta: Of the whole run; None: the power of ten below 1/n.
-        public: Public data of the same form, a name or a path; they are read.
-        options: What the data are: schema, target, quotes, columns, separator, regression, labels,
-            metric, bounds, classes, image_side, grey, max_categories, split, data_root, download;
-            as of `search_architecture`.
+        data: Name, path, pandas frame, or (x, y) arrays.
+        epsilon: Total epsilon of the planned run, above 0.
+        delta: Total delta of the planned run; None: the power of ten below 1/n.
+        public: Name or path of public data with the same schema; these data are read.
+        options: Description of the data: schema, target, quotes, columns, separator, regression,
+            labels, metric, bounds, classes, image_side, grey, max_categories, split, data_root,
+            download; the same as in `search_architecture`.
 
     Returns:
-        Advice: A summary, the one command to run, and a branch a question.
+        Advice: A summary, the recommended command, and one branch per question.
 
     Raises:
-        UsageError: Data or options of bad form, or public data of another form.
-        BudgetError: No plan fits the budget; the message names the smallest that would do.
+        UsageError: Invalid data or options, or public data with another schema.
+        BudgetError: No plan fits the budget; the message names the smallest that fits.
 
     Cost: none: nothing private is read.
+
+    Example:
+        >>> from pasearch import advise
+        >>> print(advise("digits", epsilon=1.0).text(whole=False))  # doctest: +SKIP
 
     Source: Bao et al., Fig. 11; `api/advice.toml` names a source with every answer.
     """
     if unknown := sorted(set(options) - set(DATA_OPTIONS)):
         raise UsageError(
-            f"{', '.join(unknown)}: no such option: expected epsilon, delta, public, or one of "
+            f"{', '.join(unknown)}: unknown option; expected epsilon, delta, public, or one of "
             f"{', '.join(DATA_OPTIONS)}."
         )
     request = SearchRequest(data, budget=Budget(epsilon, delta), **options)
@@ -505,7 +509,7 @@ def _collect_facts(plan: Plan, request: SearchRequest, public: str | None) -> Fa
     weakest = min(study.signals, key=lambda each: float(study.signals[each][0]))
     guess, classes = "", study.classes.get(weakest, 0)
     if study.kind != "regression" and classes:
-        guess = f", guessing {_format_fraction(1 / classes)}"
+        guess = f", random baseline {_format_fraction(1 / classes)}"
     means = study.accuracy_at(signal).mean(axis=0)
     sizes = [each.parameters(shape, outputs)[0] for each in study.entries]
     order = sorted(range(len(sizes)), key=lambda place: (sizes[place], place))
@@ -548,30 +552,35 @@ def _collect_facts(plan: Plan, request: SearchRequest, public: str | None) -> Fa
 
 
 def _format_fraction(value: float) -> str:
-    """Return a fraction as the tables have it: .913."""
+    """Format a fraction without its leading 0, such as .913."""
     return f"{value:.3f}".removeprefix("0")
 
 
 def _summarize(facts: Facts) -> tuple[str, ...]:
-    """Return the data, the signal, the model and the search, a line each."""
+    """Return one line each on the data, the signal, the model and the search."""
     per = "" if facts.of_numbers else " per class"
-    enough = "Little to learn from: more records, or a larger epsilon, would give far more."
+    enough = "Low: more records or a larger epsilon would improve accuracy much."
     if facts.signal >= MIN_GOOD_SIGNAL:
-        enough = "Enough to learn from."
+        enough = "Sufficient."
     if not facts.learns:
         enough = suggest_more_signal(facts)
-    told = "Not measured on public data." if facts.forecast is None else facts.forecast["sentence"]
+    told = (
+        "No measurement on public data." if facts.forecast is None else facts.forecast["sentence"]
+    )
     model = f"{facts.default}. {told}"
-    search = "one training, no other candidate"
+    search = "none (one training of the default model)"
     if facts.compares:
-        search = "look at other candidates too"
+        search = "low-budget evaluation of other candidates"
     if facts.public is not None:
-        search = f"on {facts.public}, for nothing; then one training"
+        search = f"on the public data {facts.public}, at no cost; then one training"
     if facts.many_columns:
-        model, search = "a linear model of a few columns.", f"which of {facts.columns:,} columns"
+        model, search = (
+            "linear model of a few columns.",
+            f"selection among {facts.columns:,} columns",
+        )
     return (
         f"Data: {facts.name}, {facts.records:,} records, {facts.form}; epsilon {facts.epsilon:g}, "
-        f"delta {facts.delta:g}. No value was read, nothing is charged.",
+        f"delta {facts.delta:g}. No value was read, and nothing is charged.",
         f"Signal-to-noise ratio{per}: {format_signal(facts.signal)} (below {MIN_SIGNAL:g}, "
         f"accuracy is near chance). {enough}",
         f"Model: {model}",
@@ -582,10 +591,10 @@ def _summarize(facts: Facts) -> tuple[str, ...]:
 def _choose_commands(
     facts: Facts, data: str | None, given: Mapping[str, Any], public: str | None
 ) -> list[Command]:
-    """Return the command to run, then others, the most useful first.
+    """Return the recommended command, then alternatives, the most useful first.
 
     Args:
-        facts: Public numbers alone.
+        facts: Public numbers.
         data: Name or path of the data; None: they were handed over in memory.
         given: Epsilon, delta and the options of the data that are not the defaults.
         public: Name or path of public data.
@@ -597,20 +606,20 @@ def _choose_commands(
         return Command(task=task, data=data, options=chosen, why=why)
 
     searched = {} if public is None else {"search_on": public}
-    why = "it trains the model above under this budget."
+    why = "train the model above under this budget."
     if public is not None:
-        why = "it searches on the public data and trains once, privately."
+        why = "search on the public data, then train once with privacy."
     first = [of("arch", why, **searched)]
     if facts.many_columns:
         named = {"method": "top", **searched} if searched else {}
-        why = "it chooses columns and trains on them under this budget."
+        why = "select columns and train on them under this budget."
         first.insert(0, of("features", why, **named))
     if not facts.learns:
         first = [
             of(
                 "plan arch",
-                "it prints what a run would release; nothing is read or spent. Train when the "
-                "signal is large enough.",
+                "print the releases of a run; nothing is read or spent. Train once the "
+                "signal-to-noise ratio is sufficient.",
                 epsilon=facts.enough or facts.epsilon,
             )
         ]
@@ -619,8 +628,8 @@ def _choose_commands(
         told = tuple((name, value) for name, value in given.items() if name in CHECK_OPTIONS)
         proposed = ("propose", Path(data).with_suffix(".toml").name)
         why = (
-            "it proposes a schema, for you alone: edit it into what is publicly known, and give it "
-            "as `schema=`."
+            "propose a schema (private output), edit it to public knowledge, and pass it as "
+            "`schema=`."
         )
         checks = [Command(task=CHECK_COMMAND, data=data, options=(*told, proposed), why=why)]
     if public is not None:
@@ -632,15 +641,20 @@ def _choose_commands(
                 data=data,
                 models=("linear", "fcn", *frozen),
                 options=(*told, ("proxy", public)),
-                why="it measures simple against complex on the public data, at your number of "
+                why="measure simple and complex models on the public data at your number of "
                 "records; nothing is charged.",
             )
         )
     two = facts.outputs == 2 and facts.known and facts.metric is None
     if facts.learns and two and not facts.many_columns:
         others.append(
-            of("arch", "if some classes are rare.", metric="balanced-accuracy", **searched)
+            of(
+                "arch",
+                "use balanced accuracy if some classes are rare.",
+                metric="balanced-accuracy",
+                **searched,
+            )
         )
     if facts.learns:
-        others.append(of("plan arch", "to see the price first; nothing is read or spent."))
+        others.append(of("plan arch", "print the privacy cost first; nothing is read or spent."))
     return [*checks, *first, *others] if facts.poor else [*first, *checks, *others]

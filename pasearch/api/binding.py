@@ -1,7 +1,7 @@
-"""What a run is bound to: its data, plan and request, this code, its libraries and the machine.
+"""Fingerprint of a run: its data, plan and request, this code, its libraries and the machine.
 
-A run that was broken off is taken up where all of these are the same, and nowhere else: noise drawn
-twice from one key for two different sums would give both away.
+An interrupted run is resumed only if all of these are unchanged, because the same noise added to
+two different sums would reveal their difference.
 
 Source: docs/rules.md, rules 11 and 12.
 """
@@ -32,19 +32,19 @@ if TYPE_CHECKING:
 
 
 PACKAGE_FOLDER = Path(pasearch.__file__).parent
-"""Whose code a run's keys are bound to: all of it."""
+"""Folder of the package, whose whole code is part of the fingerprint."""
 
 SURROUNDINGS_FILE = "surroundings.json"
-"""In `private/`: what surrounded a run when it began."""
+"""File in `private/` with the environment of the run at its start."""
 
 
 PART_NAMES = {
-    "request": "what was asked for",
+    "request": "the request",
     "code": "the code of pasearch, or of an extension",
     "libraries": "the libraries that multiply matrices",
-    "compiler": "what the environment tells numba and BLAS (NUMBA_..., OPENBLAS_...)",
+    "compiler": "environment variables of numba and BLAS (NUMBA_..., OPENBLAS_...)",
 }
-"""What parts of a fingerprint are called, where that is not their own name."""
+"""Names of fingerprint parts in messages, if not the key itself."""
 
 
 def compute_fingerprint(
@@ -54,16 +54,16 @@ def compute_fingerprint(
     *public: Dataset | None,
     request: bytes = b"",
 ) -> tuple[str, dict[str, str]]:
-    """Return a hash of everything the run's releases depend on, and those of its parts, by name.
+    """Return a hash of everything the run's releases depend on, and the hashes of its parts.
 
-    They stay in `private/`, tied to the run's key.
+    The hashes stay in `private/`, tied to the run's key.
 
     Args:
-        dataset: Private or declared public.
-        plan: Solved.
+        dataset: Private or declared-public data set.
+        plan: Calibrated plan.
         device: "cpu" or "cuda".
-        public: Further data, declared public.
-        request: What was asked for, as it is kept for a resume.
+        public: Further declared-public data sets.
+        request: Serialized request, as stored for a resume.
     """
     code = hashlib.sha256()
     for file in [*sorted(PACKAGE_FOLDER.rglob("*.py")), *extension_files()]:
@@ -87,7 +87,7 @@ def _hash_json(part: Any) -> str:
 
 
 def describe_surroundings(device: str) -> dict[str, Any]:
-    """Return what a run is bound to beside data, plan, request and code: nothing of a record."""
+    """Describe the environment of a run (versions, machine, threads, ...); it reads no record."""
     import torch
 
     from pasearch.gpu.dense_steps import gpu_library_versions
@@ -103,13 +103,14 @@ def describe_surroundings(device: str) -> dict[str, Any]:
 
 
 def check_surroundings(private: Path, device: str, *, begun: bool) -> None:
-    """Refuse to take a run up under others, before its keys are opened: so they are not destroyed.
+    """Refuse to resume a run in another environment, before its keys are opened and destroyed.
 
-    They are public, so this tells nothing of a record. Of a run that has not begun they are noted
-    down. Where they cannot be read, the keys' own fingerprint decides.
+    The environment is public. It is stored when a run begins. If it cannot be read, the fingerprint
+    of the keys decides.
 
     Raises:
-        UsageError: They differ, and how; or as of `products.check_alike`, on a processor.
+        UsageError: The environment differs; the message names the differences. Also if the matrix
+            products of this processor are not reproducible.
     """
     if device == "cpu":
         from pasearch.training.row_rounding import check_row_rounding
@@ -125,16 +126,16 @@ def check_surroundings(private: Path, device: str, *, begun: bool) -> None:
         return
     if told:
         raise UsageError(
-            f"{private.parent} is not resumed, because something is not as it was when the run "
+            f"{private.parent} is not resumed, because its environment has changed since the run "
             f"began: {'; '.join(told)}. The last digits of a sum would differ, and the run's noise "
-            "must not be added to two sums. Nothing was opened, and nothing is lost: set that "
-            "back, and give the same command again. If it cannot be set back, start a new run, "
-            "with a budget of its own: what this one has spent stays spent."
+            "must not be added to two different sums. Nothing was opened, and nothing is lost: "
+            "restore the environment, and repeat the command. If that is impossible, start a new "
+            "run with a separate budget; the budget spent by this run is not refunded."
         )
 
 
 def _describe_differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    """Return in words what differs."""
+    """Describe the differences between two environments."""
     told = [
         f"{name} was {before[kind].get(name, 'not set')}, and is {now[kind].get(name, 'not set')}"
         for kind in ("versions", "compiler")
@@ -146,20 +147,20 @@ def _describe_differences(before: dict[str, Any], now: dict[str, Any]) -> list[s
         "threads": f"the threads were {then[0]}, and are {here[0]} (OMP_NUM_THREADS, or how many "
         "cores the process may use)",
         "device": f"the device was {then[1]}, and is {here[1]}",
-        "machine": "the processor is another, or torch is built or set otherwise (ATEN_..., "
+        "machine": "the processor differs, or the build or settings of torch do (ATEN_..., "
         "MKL_..., ONEDNN_...)",
     }
     told += [text for name, text in texts.items() if before[name] != now[name]]
     if before["libraries"] != now["libraries"] and not told:
         told.append(
-            "the libraries that multiply matrices are others, or have another number of threads "
-            "(how many cores the process may use)"
+            "the libraries that multiply matrices differ, or their number of threads does "
+            "(number of cores that the process may use)"
         )
     return told
 
 
 def read_compiler_environment() -> dict[str, str]:
-    """Return what the environment tells numba and BLAS, but where their files are."""
+    """Return the environment variables of numba and BLAS, except the cache folder."""
     return {
         name: value
         for name, value in sorted(os.environ.items())
@@ -168,7 +169,7 @@ def read_compiler_environment() -> dict[str, str]:
 
 
 def list_blas_libraries() -> list[str]:
-    """Return what multiplies matrices here: a sum's last bit may change with it.
+    """List the BLAS libraries of this process: the last bit of a sum may depend on them.
 
     Guarantee: the same in every process of one environment, whatever else was imported before.
     """
@@ -182,7 +183,7 @@ def list_blas_libraries() -> list[str]:
 
 @functools.cache
 def list_versions(*, cluster: bool = False) -> dict[str, str]:
-    """Return the versions of everything a result depends on; of a cluster's run Ray's, too."""
+    """Return the versions of all packages that a result depends on; with Ray for a cluster."""
     names = (
         "dp-accounting", "torch", "torchvision", "numpy", "scipy", "scikit-learn",
         "pandas", "pyarrow", "deap", "optuna", "numba", "llvmlite",

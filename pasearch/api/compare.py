@@ -5,10 +5,9 @@
     both winners                  trained again, several times, with privacy and without  ->  test
 
 All candidates have the same training records and are scored exactly on the same validation records;
-of equal ones the one with the fewest parameters is taken. Test records are read when both workflows
-have chosen, and never before. "Without privacy" is the same recipe without noise, at the learning
-rate that goes with it; the gradients are bounded all the same. All records are declared public:
-nothing here is charged.
+of equal ones the one with the fewest parameters wins. Test records are read only after both
+workflows have chosen. "Without privacy" is the same recipe without noise, at the matching learning
+rate; gradients are still clipped. All records are declared public: nothing here is charged.
 
     gap  =  PAW - STW (accuracy), or STW - PAW (an error): how much better the PAW model is
     PR   =  trained parameters of the STW model / those of the PAW model
@@ -126,7 +125,7 @@ class Comparison:
         epsilon: Epsilon of every training with privacy.
         delta: Delta of every training with privacy.
         signal: Signal-to-noise ratio of such a training per output of a network (a class, or a
-            number). Below 5 a model guesses.
+            number). Below 5, accuracy is near chance.
         metric: Name of the score: accuracy, mean absolute error ...
         space: Name of the space of the candidates.
         tried: Candidates, the one with the fewest trained parameters first.
@@ -165,7 +164,7 @@ class Comparison:
         return self.standard.parameters / max(1, self.aware.parameters)
 
     def gap(self, private: bool = True) -> tuple[float, float]:
-        """Return by how much the PAW model is better on the test records, in the metric's unit.
+        """Return the lead of the PAW model on the test records, in the metric's unit.
 
         Args:
             private: Whether the models were trained with privacy.
@@ -197,8 +196,8 @@ class Comparison:
             size = f"has {1.0 / self.ratio:.3g} times the parameters"
         if self.repeats < 2:
             lead = (
-                f"the difference is {abs(gap):.4f}, and one training of each cannot tell it from "
-                "noise (take more repeats)"
+                f"the difference is {abs(gap):.4f}; its significance is unknown with one training "
+                "of each (use more repeats)"
             )
         elif not abs(gap) > half:
             lead = (
@@ -254,16 +253,16 @@ class Comparison:
         gap = "Gap: none, both chose the same model."
         if not self.is_same_model:
             private, plain = (with_interval(*self.gap(each), "+") for each in (True, False))
-            gap = f"Gap, how much better the PAW model is: {private} with privacy, {plain} without."
+            gap = f"Gap (lead of the PAW model): {private} with privacy, {plain} without."
         repeats = "one training each" if self.repeats == 1 else f"{self.repeats:,} trainings each"
         if self.repeats > 1:
             repeats += ", with 95 % intervals over them on these test records"
         lines = [
-            f"{self.data}: {self.train:,} records to train on, {self.validation:,} to choose by, "
-            f"{self.test:,} to test on; all declared public, so nothing is charged.",
+            f"{self.data}: {self.train:,} training, {self.validation:,} validation and "
+            f"{self.test:,} test records, all declared public, so nothing is charged.",
             f"Every training with privacy is at epsilon {self.epsilon:g}, delta {self.delta:g}: "
-            f"signal-to-noise {self.signal:.3g} per output (below {MIN_SIGNAL:g} a model "
-            "guesses).",
+            f"signal-to-noise ratio {self.signal:.3g} per output (below {MIN_SIGNAL:g}, accuracy "
+            "is near chance).",
             "",
             *(
                 "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])])
@@ -298,32 +297,32 @@ def compare_workflows(
 
     The same candidates are trained once without privacy (the standard workflow) and once with it
     (the privacy-aware one), on the same training records, and scored exactly on the same validation
-    records. Each workflow takes its best. Both winners are then trained with privacy and without,
-    and tested.
+    records. Each workflow chooses its best candidate. Both winners are then trained with privacy
+    and without, and tested.
 
-    Guarantee: no test record has a part in a choice; the same seed gives the same comparison,
-    whatever `workers` is.
+    Guarantee: no test record affects a choice; the same seed gives the same comparison for any
+    number of `workers`.
 
     Args:
-        data: As of `search_architecture`, declared public (`data_is_public=True`).
-        space: Space that candidates are drawn from, as of `search_architecture`.
+        data: Data declared public (`data_is_public=True`): a name, a path, a frame or arrays.
+        space: Search space: a name, a .toml file or a `Space`.
         epsilon: Epsilon of every training with privacy, above 0.
-        delta: Its delta, below 1/n; None: the power of ten below 1/n.
+        delta: Delta of every training with privacy, below 1/n; None: the power of ten below 1/n.
         candidates: Number of candidates, 2 or more: the space's default and drawn ones; all of a
             space that has no more.
         repeats: Number of trainings of each winner with privacy, and of those without: 1 or more, 2
             or more for an interval.
-        seed: Seed of split, candidates, batches and noise: nothing here is private. 0 to 2^64 - 1.
-        workers: Number of processes that train at a time; None: one a core.
-        on_training: Called with (trainings finished, all trainings).
-        options: Others of `search_architecture`, those of its data (schema, target, bounds, metric,
-            split ...) and steps, batch, learning_rate, device, force.
+        seed: Seed of split, candidates, batches and noise, 0 to 2^64 - 1; nothing here is private.
+        workers: Number of worker processes; None: one per core.
+        on_training: Callback with (finished trainings, all trainings).
+        options: Options of `search_architecture` for its data (schema, target, bounds, metric,
+            split ...), and steps, batch, learning_rate, device, force.
 
     Raises:
-        UsageError: Private records, a space that is not known, does not fit or has one candidate,
-            or another argument that cannot be; nothing was trained.
-        BudgetError: An epsilon at which a model would guess, without `force=True`; nothing was
-            trained.
+        UsageError: Private records, an unknown or unsuitable space, a space with one candidate, or
+            another invalid argument; nothing was trained.
+        BudgetError: An epsilon at which accuracy would be near chance, without `force=True`;
+            nothing was trained.
 
     Cost: none: only records that were declared public are read.
 
@@ -331,8 +330,8 @@ def compare_workflows(
     """
     if unknown := [name for name in options if name not in ACCEPTED_OPTIONS]:
         raise UsageError(
-            f"`{unknown[0]}=`: a comparison of workflows does not take it. It takes "
-            f"{', '.join(ACCEPTED_OPTIONS)}, and arguments of its own."
+            f"`{unknown[0]}=`: unknown option of a comparison of workflows; expected its "
+            f"arguments, or one of {', '.join(ACCEPTED_OPTIONS)}."
         )
     if not check_positive_integer("candidates", candidates) >= 2:
         raise UsageError("candidates is 1: expected 2 or more, to choose among.")
@@ -340,8 +339,8 @@ def compare_workflows(
         trainings := 2 * candidates + 4 * check_positive_integer("repeats", repeats)
     ) > MAX_TRAININGS:
         raise UsageError(
-            f"That is {trainings:,} trainings: expected at most {MAX_TRAININGS:,}. Take fewer "
-            "candidates or repeats."
+            f"The comparison has {trainings:,} trainings: expected at most {MAX_TRAININGS:,}. Use "
+            "fewer candidates or repeats."
         )
     with make_executor("auto", workers) as executor:
         request = SearchRequest(
@@ -372,7 +371,7 @@ def compare_workflows(
         choice = errors(study, list(range(len(study.models))), range(1))[:, :, 0]
         aware, standard = map(int, choice.argmin(axis=0))
         winners = sorted({standard, aware})
-        # Repeat 0 was the choice's: the trainings that are tested have draws of their own.
+        # Repeat 0 was used for the choice, so tested trainings have independent draws.
         done = 2 * len(study.models)
         every = done + 2 * repeats * len(winners)
         assert study.places is not None
@@ -432,16 +431,16 @@ def _plan_comparison(
     dataset = resolve_dataset(request.data, request)
     if not dataset.public:
         raise UsageError(
-            "Two workflows are compared on public data only: one of them trains every candidate "
-            "without privacy, and no budget pays for that. Say `data_is_public=True` if these "
-            "records are public; if not, name public data of the same kind in their place."
+            "A comparison of workflows requires public data, because one workflow trains every "
+            "candidate without privacy. Use `data_is_public=True` if these records are public; "
+            "otherwise name public data of the same kind."
         )
     dataset, _ = assume_public(dataset, request.max_categories)
     plan, keys = prepare_search(request, dataset).plan, Keys.from_seed(request.seed or 0)
     found = draw_candidates(plan.space, candidates, keys.stream("candidates"))
     if len(found) < 2:
         raise UsageError(
-            f"Space {plan.space.name!r} has one candidate, so both workflows would choose it: name "
+            f"Space {plan.space.name!r} has one candidate, so both workflows would choose it: use "
             "a space with two or more (`space=`)."
         )
     named = (Model(name=e.describe(), candidate=e).with_parameters(dataset.schema) for e in found)
@@ -464,7 +463,7 @@ def draw_candidates(space: Space, most: int, stream: Stream) -> tuple[Candidate,
 
     Args:
         space: Space to draw from.
-        most: Number of candidates; a smaller space gives all of its own.
+        most: Number of candidates; all of a smaller space.
         stream: Random stream of the draw.
     """
     count = most
@@ -479,10 +478,10 @@ def draw_candidates(space: Space, most: int, stream: Stream) -> tuple[Candidate,
 def _plan_single_training(
     request: SearchRequest, dataset: Dataset, split: Split, model: Model
 ) -> Plan:
-    """Plan one training of a model on the training records, and no other records.
+    """Plan one training of a model on the training records only.
 
-    A plan that compares nothing has no validation records and would train on them: its split has
-    them with the test records, so that its noise is that of a training on `split.train` records.
+    A plan without comparison would also train on the validation records. Its split therefore counts
+    them as test records, so that the noise is that of a training on `split.train` records.
     """
     least = 0.25 / split.n  # less than one record, because a split wants a share above 0
     train = split.train / split.n - least
@@ -499,15 +498,15 @@ def _check_signal(plan: Plan, *, force: bool) -> float:
     """Return the signal-to-noise ratio per output of a training with privacy.
 
     Raises:
-        BudgetError: It is so low that a model would guess, and that is not forced.
+        BudgetError: The ratio is so low that accuracy would be near chance, without `force`.
     """
     assert plan.signal is not None
     signal = plan.signal / plan.schema.outputs
     if not (signal >= MIN_SIGNAL or force):
         raise BudgetError(
             f"epsilon is {plan.budget.epsilon:g}: {plan.split.train:,} training records have a "
-            f"signal-to-noise ratio of {signal:.2g} per output there, and below {MIN_SIGNAL:g} a "
-            "model guesses, whichever is chosen. Raise `epsilon=`, add records, or compare all the "
-            "same with `force=True`."
+            f"signal-to-noise ratio of {signal:.2g} per output there; below {MIN_SIGNAL:g}, every "
+            "model is near chance. Raise `epsilon=`, add records, or compare anyway with "
+            "`force=True`."
         )
     return signal

@@ -1,12 +1,12 @@
-"""Measuring on public data at which epsilon one model becomes better than another.
+"""Measurement on public data of the epsilon at which one model becomes better than another.
 
-    for every model and epsilon: a plan of one training, its noise solved (as `arch` would)
-    for every repeat: the same training and test records for all, each model trained on them at
-    each epsilon and once without noise; exact error on the test records
+    for every model and epsilon: a plan of one training with calibrated noise (as for `arch`)
+    for every repeat: the same training and test records for all models; each model is trained on
+    them at each epsilon and once without noise; exact error on the test records
 
 Nothing private is read: the records are declared public. With a private table as `data` and public
-records as `proxy`, only the form and n of the private one are used, and every signal mu n is that
-of its n records.
+records as `proxy`, only the schema and n of the private table are used, and every signal mu n is
+that of its n records.
 
 Source: Bao et al., sections III, VI-C and VI-D.
 """
@@ -51,13 +51,13 @@ if TYPE_CHECKING:
 SHARED_OPTIONS = (
     "steps", "batch", "device", "metric", "executor", "workers", "ray_address", "gpus_per_worker",
 )  # fmt: skip
-"""What of a run's request is the same of what is measured beside it."""
+"""Options of a run that also apply to the crossover measured in addition to it."""
 
 COMPANION_GRID, COMPANION_REPEATS = ".1:10:log8", 5
-"""What is measured beside a run on public data."""
+"""Epsilons of the crossover that is measured in addition to a run on public data."""
 
 MAX_TRAININGS = 100_000
-"""A grid of more is refused: it would take days."""
+"""Maximum number of trainings of a measurement; more would take days."""
 
 
 def measure_crossover(
@@ -77,25 +77,23 @@ def measure_crossover(
     """Measure the error of models over epsilon, and at which epsilon another one becomes the best.
 
     Args:
-        data: As of `search_architecture`. Public, with `data_is_public=True`; or private, and then
-            `proxy` is what is measured on.
+        data: Public data with `data_is_public=True`; or private data, which then require `proxy`.
         models: Two or more: "linear", "fcn", "cnn" or a network's file; behind a "+", a front end
             (`linear+scattering`), `rwt` (random weights training), `full-batches`, `recipe:NAME`,
-            or the features it is given: `cfs:6`, `random:6`, `columns:age,sex`, `numbers`.
-        epsilons: Rising, two or more, or "low:high:logN".
-        repeats: How often each model is trained at each epsilon, 2 or more for an interval.
-        delta: Of each training; None: the default for n.
-        proxy: Public data of the same form, measured on at the n of `data`.
-        seed: Of splits and noise: nothing here is private.
-        workers: How many trainings at a time; None: as there is room for. The result is the same.
-        store: A file for every training that is done; of the same comparison again, they are
-            taken from it.
-        on_training: Called with (trainings finished, all trainings).
-        options: Others of `search_architecture` that say what the data are: bounds, classes,
+            or input features: `cfs:6`, `random:6`, `columns:age,sex`, `numbers`.
+        epsilons: Two or more rising epsilons, or "low:high:logN".
+        repeats: Number of trainings of each model at each epsilon, 2 or more for an interval.
+        delta: Delta of each training; None: the default for n.
+        proxy: Public data with the same schema, measured at the n of `data`.
+        seed: Seed of splits and noise; nothing here is private.
+        workers: Number of trainings at a time, without effect on the result; None: all that fit.
+        store: File of finished trainings, which are reused for the same comparison.
+        on_training: Callback with (finished trainings, all trainings).
+        options: Options of `search_architecture` for the data and training: bounds, classes,
             schema, target, data_root, steps, batch, device, executor ...
 
     Raises:
-        UsageError: A grid, models or data that do not fit; nothing was trained.
+        UsageError: Unsuitable grid, models or data; nothing was trained.
 
     Cost: none: only records that were declared public are read.
     """
@@ -104,7 +102,7 @@ def measure_crossover(
     dataset, planned, assumes = _resolve_public_records(proxy, request)
     if (trainings := len(grid) * number * len(models)) > MAX_TRAININGS:
         raise UsageError(
-            f"That is {trainings:,} trainings: expected at most {MAX_TRAININGS:,}. Take fewer "
+            f"The grid has {trainings:,} trainings: expected at most {MAX_TRAININGS:,}. Use fewer "
             "epsilons or repeats."
         )
     found = parse_models(models, dataset.schema)
@@ -157,13 +155,13 @@ def measure_crossover(
 def measure_public_crossover(
     request: SearchRequest, dataset: Dataset, space: Space, winner: Candidate
 ) -> dict[str, Any]:
-    """Return a crossover measured beside a run on public data: its winner, simplest and largest.
+    """Measure a crossover after a run on public data: its winner, the simplest, the largest model.
 
     Args:
-        request: Of the run.
-        dataset: Declared public.
-        space: That the run searched; of a portfolio, two of its entries are compared too.
-        winner: What the run released.
+        request: Request of the run.
+        dataset: Declared-public data set.
+        space: Search space of the run; two entries of a portfolio are compared as well.
+        winner: Released candidate.
 
     Cost: none: the records were declared public.
     """
@@ -191,18 +189,18 @@ def measure_public_crossover(
 def make_grid_options(
     data: Any, models: Sequence[str | Path | Candidate], **options: Any
 ) -> dict[str, Any]:
-    """Return what `search_architecture` is asked for, to measure a crossover on private records.
+    """Make the options of `search_architecture` that measure a crossover on private records.
 
-    Every training of the grid is then planned and paid for under one total (strategy `grid`).
+    Every training of the grid is then planned and charged under one total (strategy `grid`).
 
     Args:
-        data: As of `measure_crossover`; its form alone is looked at.
-        models: Likewise, but for features and recipes of their own: `columns` and the like would
-            have to be chosen privately.
-        options: Likewise.
+        data: Private data, of which only metadata are read.
+        models: Models as in `measure_crossover`, but without feature choices and recipes: features
+            would have to be selected privately.
+        options: Further options of `search_architecture`.
 
     Raises:
-        UsageError: Models that are none, or that have features or a recipe of their own.
+        UsageError: Unknown models, or models with a feature choice or a recipe.
     """
     request = SearchRequest(data, **options)
     schema = resolve_dataset(request.data, request).schema
@@ -211,19 +209,19 @@ def make_grid_options(
         model = each if isinstance(each, Candidate) else parse_model(str(each), schema.regression)
         if isinstance(model, Model) and (model.features is not None or model.recipe is not None):
             raise UsageError(
-                f"Model {model.name!r} has features or a recipe of its own: on private records all "
-                "models are given all features and have one recipe. Leave that out, or measure on "
-                "public records (`proxy=`)."
+                f"Model {model.name!r} has a feature choice or a recipe: on private records all "
+                "models use all features and one recipe. Leave it out, or measure on public "
+                "records (`proxy=`)."
             )
         found.append(model.candidate if isinstance(model, Model) else model)
     if len(set(found)) < max(2, len(found)):
-        raise UsageError("A crossover is of two or more different models: name others.")
+        raise UsageError("A crossover requires two or more different models: name another.")
     space = Portfolio(name="models of a crossover", entries=tuple(found))
     return {"strategy": Grid.name, "space": space, **options}
 
 
 def make_setting(plan: Plan) -> TrainingSetting:
-    """Return how the one training of a plan is made: of strategy `fixed`, its noise solved."""
+    """Return the training setting of a calibrated plan of strategy `fixed`."""
     assert plan.trial_mu is not None
     noise = next((noise for _, noise in plan.front_noise), None)
     return TrainingSetting(recipes=plan.recipes, mu=plan.trial_mu, front_noise=noise)
@@ -246,15 +244,15 @@ def _resolve_public_records(
     if proxy is None:
         if not dataset.public:
             raise UsageError(
-                "A crossover is measured on public data: say `data_is_public=True` if these are, "
-                "or give public records of the same form (`proxy=`), of which it is measured at "
-                "your number of records."
+                "A crossover measurement requires public data: use `data_is_public=True` if these "
+                "are public, or give public records with the same schema (`proxy=`), which are "
+                "measured at your number of records."
             )
         dataset, _ = assume_public(dataset, request.max_categories)
         return dataset, dataset, ""
     records, sized, _ = load_public_data("proxy", str(proxy), request, dataset)
     said = (
-        f"measured on {records.name} at the signal of {dataset.n:,} records of {dataset.name}: it "
-        "tells of yours as far as the two are alike in how hard they are and in what they need"
+        f"measured on {records.name} at the signal of {dataset.n:,} records of {dataset.name}; it "
+        "applies to your data only if both have similar difficulty and need similar models"
     )
     return records, sized, said

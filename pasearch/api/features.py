@@ -34,7 +34,7 @@ from pasearch.features.trainers import TRAINERS
 from pasearch.results import FEATURE_SELECTION, FeatureResult, compute_digest
 
 TRAINER_ALIASES = {"logistic": "objective"}
-"""Other names of trainers."""
+"""Aliases of trainers."""
 
 
 @accept_request_fields(FeatureRequest)
@@ -78,7 +78,7 @@ def select_features(request: FeatureRequest) -> FeatureResult:
 
 
 def prepare_run(request: FeatureRequest, dataset: Dataset | None = None) -> PreparedSelection:
-    """Load the data's form and solve the plan; nothing is written."""
+    """Read the data's metadata and calibrate the plan; nothing is written."""
     trainer = TRAINER_ALIASES.get(request.trainer, request.trainer)
     for name, value, known in (
         ("method", request.method, SELECTORS), ("trainer", trainer, TRAINERS),
@@ -91,9 +91,7 @@ def prepare_run(request: FeatureRequest, dataset: Dataset | None = None) -> Prep
     public, assumed = None, ()
     if request.search_on is not None:
         if request.method == "auto":
-            raise UsageError(
-                "`search_on=` says where features are chosen: say how too, such as `method=pca`."
-            )
+            raise UsageError("`search_on=` requires a method, such as `method=pca`.")
         source = str(request.search_on)
         public, dataset, assumed = load_public_data("search_on", source, request, dataset)
     if request.assume_public_schema or dataset.public:
@@ -123,7 +121,7 @@ def make_selection_choice(request: FeatureRequest, method: str, trainer: str) ->
     """Make the choice of a selector, with the settings that `auto` leaves open filled in.
 
     Raises:
-        UsageError: A setting that this method has no use for.
+        UsageError: A setting that this method does not have.
     """
     given = {name: getattr(request, name, None) for name in setting_names()}
     return make_choice(method, trainer, size=request.k, **given)
@@ -160,13 +158,13 @@ class PreparedSelection(Prepared[FeaturePlan]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeatureRunOutput(RunOutput):
-    """What only the run of a feature selection can tell.
+    """Output of a feature selection's run that does not follow from its plan.
 
     Args:
-        best: Which features were chosen, as `selection_json` has it.
-        width: How many numbers of a record the model is given: features, or directions in them.
-        link: From scores to probabilities.
-        shown: What was released to choose them, as `selection_json` has it, and curves.
+        best: Selected features, from `selection_json`.
+        width: Number of inputs of the model: features, or directions in them.
+        link: Name of the function from scores to probabilities.
+        shown: Released values of the selection, from `selection_json`, and curves.
     """
 
     best: dict[str, Any]
@@ -202,8 +200,8 @@ def selection_json(
     """List the chosen features, and the values that were released to choose them.
 
     Args:
-        chosen: By the engine.
-        names: Of all features.
+        chosen: Selection of the engine.
+        names: Names of all features.
     """
     order = chosen.order or tuple(chosen.view.columns.tolist())
     best = {

@@ -1,4 +1,4 @@
-"""Finish a run that was interrupted, whatever its task; what it has paid for is not paid again.
+"""Resume an interrupted run of any task; finished releases are not charged again.
 
 Source: docs/rules.md, rules 11 and 12.
 """
@@ -30,23 +30,23 @@ def resume(
     ray_address: str | None = None,
     progress: Progress | bool | None = None,
 ) -> Result:
-    """Finish a run that was interrupted; what it has paid for is not paid for again.
+    """Finish an interrupted run; finished releases are not charged again.
 
     Args:
-        path: The run's folder.
-        data: The same records again, if they were in memory.
-        storage: Where its trials are, if that has another address now or needs its password again.
-        ray_address: Of the Ray cluster that trains, if that is another one now; local begins one.
-        progress: As of `search_architecture`: None shows a line in a notebook and on a terminal.
+        path: Folder of the run.
+        data: The same records, if they were in memory.
+        storage: Address of the store of its trials, if it has moved or needs a password.
+        ray_address: Address of the Ray cluster, if it has changed; "local" starts one.
+        progress: Whether to show progress, or a Progress object; None: in notebooks and terminals.
 
     Returns:
-        SearchResult or FeatureResult: As the run would have returned it.
+        SearchResult or FeatureResult: Result of the run.
 
     Raises:
-        UsageError: No run there, or a finished one.
-        BudgetError: Data, plan, code, versions or device differ from the run that began.
+        UsageError: No run in the folder, or a finished one.
+        BudgetError: Data, plan, code, versions or device differ from the start of the run.
 
-    Cost: what the run's plan has left; its price stays what it was.
+    Cost: the remaining lines of the run's plan; its total is unchanged.
     """
     with reopen_run(path) as folder:
         request = read_request(folder.private, REQUESTS, data)

@@ -1,7 +1,7 @@
-"""Where a run keeps its finished trials: in its own folder, or in the store that the user named.
+"""Store of a run's finished trials: in its folder, or in the shared store that the user named.
 
-A shared store's study gets a random name, which `private/` keeps with the store's address, without
-its password: a resume finds it, also on another machine, and in another place if it was moved.
+The study of a shared store gets a random name. `private/` contains the name and the address of the
+store without its password, so that a resume finds the study, also on another machine.
 
 Source: docs/howto-cluster.md; docs/rules.md, rule 10.
 """
@@ -24,16 +24,16 @@ from pasearch.runs.journal import Address, Journal, MissingStudyError, parse_add
 from pasearch.runs.keys import Stream
 
 STUDY_FILE = "study.json"
-"""In `private/`: the name of the run's study, and where it is."""
+"""File in `private/` with the name and address of the run's study."""
 
 
 @contextmanager
 def open_trials(folder: RunFolder, request: Request) -> Iterator[Callable[[Stream], Journal]]:
-    """Open the store of a run's trials, and yield what gives it the seal of the run's keys.
+    """Open the store of a run's trials, and yield a function that seals it with the run's keys.
 
-    A shared store is opened at once, so that a run whose store is out of reach has neither keys nor
-    a reservation; a run's own after its ledger. A study that stays empty in a run that is refused
-    is removed.
+    A shared store is opened first, so that a run without access to its store has neither keys nor a
+    reservation. The store in the run's folder is opened after the ledger. If the run is refused,
+    an empty study is removed.
 
     Raises:
         UsageError: The store cannot be reached, lacks rights, or does not hold this run's study.
@@ -68,9 +68,9 @@ def open_trials(folder: RunFolder, request: Request) -> Iterator[Callable[[Strea
 def move_store(
     folder: RunFolder, request: Any, storage: str | PathLike[str] | Address
 ) -> TrainRequest:
-    """Return an interrupted run's request with its store named anew, or its password given.
+    """Return an interrupted run's request with a new address of its store, or a password.
 
-    A store that does not hold the run's study gets a new one: the trials are then made again.
+    A store without the run's study gets a new one: the trials are then repeated.
 
     Raises:
         UsageError: The run keeps its trials in another kind of store, or in its own folder.
@@ -80,7 +80,7 @@ def move_store(
     if before is None or address.kind != before.kind:
         own = "its own folder" if before is None else f"a {before.kind}"
         raise UsageError(
-            f"{folder.path} keeps its trials in {own}: leave `storage=` out, or name such a store."
+            f"{folder.path} stores its trials in {own}: leave `storage=` out, or name such a store."
         )
     if (folder.private / STUDY_FILE).exists():
         name, _ = _read_study(folder)
