@@ -52,7 +52,7 @@ class TestArch:
         assert code == 0
         lines = out.strip().splitlines()
         assert lines[0].startswith("Budget: epsilon 2, delta 0.0001")
-        assert lines[-1].startswith("Price: epsilon ")
+        assert lines[-1].startswith("Privacy cost: epsilon ")
         assert lines[-1].endswith("runs/digits-1/release")
         names = sorted(path.name for path in (tmp_path / "runs/digits-1/release").iterdir())
         assert names == [
@@ -102,7 +102,7 @@ class TestArch:
     def test_quiet_prints_the_last_line(self, run: Run):
         _, out, _ = run("arch", "--eps", 2, *FIXED, "--quiet")
         assert len(out.strip().splitlines()) == 1
-        assert out.startswith("Price: ")
+        assert out.startswith("Privacy cost: ")
 
     def test_a_user_s_file_and_space(self, run: Run, npz: Path):
         space = npz.with_name("mine.toml")
@@ -135,7 +135,7 @@ class TestPlan:
     def test_prints_everything_and_writes_nothing(self, run: Run, tmp_path: Path):
         code, out, _ = run("plan", "arch", "digits", "--eps", 2, "--strategy", "rs", "--verbose")
         assert code == 0
-        for word in ("training", "score", "test accuracy", "validation", "99.9%", "Price: "):
+        for word in ("training", "score", "test accuracy", "validation", "99.9%", "Privacy cost: "):
             assert word in out
         assert not written(tmp_path)
 
@@ -471,7 +471,7 @@ def test_a_budget_that_only_buys_noise_is_warned_of(run: Run):
     code, out, _ = run("plan", "arch", "--eps", "0.02", *FIXED)
     assert code == 0
     assert "little better than guessing" in out
-    assert out.strip().splitlines()[-1].startswith("Price: epsilon")
+    assert out.strip().splitlines()[-1].startswith("Privacy cost: epsilon")
 
 
 RARE = "7070707070"  # of one record alone, and no figure that a run tells by chance
@@ -499,7 +499,7 @@ class TestTables:
         assert "\n  classes  " in out
         assert "estimated privately before the first training: the classes of 'income'" in out
         assert "and age, city from the test records" in out
-        assert out.strip().splitlines()[-1].startswith("Price: epsilon ")
+        assert out.strip().splitlines()[-1].startswith("Privacy cost: epsilon ")
         assert RARE not in out + err
         document = json.loads(Path("x/release/result.json").read_text())
         assert len(document["estimated_privately"]) == 3

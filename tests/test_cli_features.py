@@ -48,7 +48,7 @@ class TestFeatures:
         assert lines[0].startswith("Budget: epsilon 2, delta 0.001, for everything this run reads")
         assert any(line.startswith("Method    cfs-greedy: ") for line in lines)
         assert any("contingency tables" in line for line in lines)
-        assert lines[-1].startswith("Price: epsilon 1.9")
+        assert lines[-1].startswith("Privacy cost: epsilon 1.9")
         assert lines[-1].endswith("release")
         [folder] = (tmp_path / "runs").iterdir()
         assert left(folder / "release") == [
@@ -64,7 +64,7 @@ class TestFeatures:
     def test_digits_are_the_default(self, run: Run):
         code, out, _ = run("features", *QUICK, "--method", "random", "--k", 9, "--quiet")
         assert code == 0
-        assert out.startswith("Price: ")
+        assert out.startswith("Privacy cost: ")
 
     @pytest.mark.contract
     def test_a_dry_run_prints_the_plan_and_leaves_nothing(
@@ -96,7 +96,7 @@ class TestFeatures:
         options = [people, "--schema", "people.toml", *QUICK, "--method", "subsets"]
         code, out, err = run("features", *options, "--candidates", 3, "--out", "x", "--verbose")
         assert (code, err) == (0, "")
-        plan, found = out.split("\nPrice: ", 1)
+        plan, found = out.split("\nPrivacy cost: ", 1)
         assert "geometric with mean 3" in plan
         assert "trial" not in found
 
@@ -199,7 +199,7 @@ def test_a_quiet_plan_is_its_price(command: str, run: Run, people: Path):
     )  # fmt: skip
     assert (code, err) == (0, "")
     (line,) = out.splitlines()
-    assert line.startswith("Price: epsilon ")
+    assert line.startswith("Privacy cost: epsilon ")
 
 
 class TestBadInput:

@@ -145,7 +145,7 @@ class TestEveryPlan:
         for line in plan.lines:
             assert line.name in text
             assert line.partition in text
-        assert f"Price: epsilon {plan.price.epsilon:.4f}" in text
+        assert f"Privacy cost: epsilon {plan.price.epsilon:.4f}" in text
         assert ("99.9%" in text) == (plan.strategy.hides_trials)
         assert time_text(plan) in text
 

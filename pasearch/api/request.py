@@ -30,6 +30,7 @@ from pasearch.errors import UsageError
 from pasearch.progress import check_progress as check_progress
 from pasearch.runs.cluster import Cluster
 from pasearch.runs.executors import AutomaticExecutor, Executor, LocalExecutor, ProcessExecutor
+from pasearch.search.names import show_strategy
 
 if TYPE_CHECKING:
     import numpy as np
@@ -95,7 +96,9 @@ class Option:
     @property
     def help_text(self) -> str:
         """The help, with what is taken otherwise, and the strategies or methods that take it."""
-        of = "; ".join(f"{name}, default {of}" if of else name for name, of in self.of.items())
+        of = "; ".join(
+            show_strategy(name) + (f", default {of}" if of else "") for name, of in self.of.items()
+        )
         usual = f" [default: {self.default_text}]" if self.default_text else ""
         return self.help + (f" [only with {of}]" if of else "") + usual
 
@@ -501,7 +504,7 @@ class SearchRequest(TrainRequest, ChoiceRequest):
     strategy: str = option(
         "auto",
         "Who is tried: auto, fixed, rs, mgrs, paas, paas-paper (the paper's epsilon .02 a score), "
-        "portions, ahead, insured, grid, or stw (public data only).",
+        "portions, successive-halving, protected-halving, grid, or stw (public data only).",
         SEARCH,
     )
     space: str | Path | Values | Space = option(

@@ -44,6 +44,7 @@ from pasearch.search.grid import (
     convert_epsilons_to_shares,
     make_default_shares,
 )
+from pasearch.search.names import ALIASES
 from pasearch.search.plan import RECIPE_SETTING, Plan, make_plan
 from pasearch.search.proxy import Proxy
 from pasearch.search.strategy import Strategy, make_strategy
@@ -99,7 +100,8 @@ class PlannedSearch(Prepared[Plan]):
 
 def expand_request(request: SearchRequest) -> SearchRequest:
     """Return the request with its recipes read, and a paper's strategy as what it stands for."""
-    settings: dict[str, Any] = PAPER_STRATEGIES.get(request.strategy, {})
+    settings: dict[str, Any] = {"strategy": ALIASES.get(request.strategy, request.strategy)}
+    settings |= PAPER_STRATEGIES.get(request.strategy, {})
     for name in ("score_epsilon", "returns"):
         if name in settings and getattr(request, name) is not None:
             raise UsageError(

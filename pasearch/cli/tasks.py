@@ -245,7 +245,7 @@ def _show_plan(
     elif quiet and alone:
         price = plan.price
         typer.echo(
-            f"Price: epsilon {format_epsilon(price.epsilon)} at delta {price.delta:g} "
+            f"Privacy cost: epsilon {format_epsilon(price.epsilon)}, delta {price.delta:g} "
             f"({price.accountant})."
         )
     elif not (as_json or quiet):
@@ -347,7 +347,7 @@ def show_result(result: Result, *, as_json: bool, quiet: bool) -> None:
         note = " (NOT PRIVATE: the data was declared public)"
     release = result.path if result.path.name == "release" else result.path / "release"
     last = (
-        f"Price: epsilon {format_epsilon(price['epsilon'])}, delta {price['delta']:g}{note}. "
-        f"Report, model and privacy card: {escape_text(release)}"
+        f"Privacy cost: epsilon {format_epsilon(price['epsilon'])}, delta {price['delta']:g}{note}"
+        f". Report, model and privacy card: {escape_text(release)}"
     )
     typer.echo(last if quiet else wrap_lines(last))

@@ -19,6 +19,7 @@ from pasearch.report.facts import TRAINING, restore_recipe
 from pasearch.results import FEATURE_SELECTION
 from pasearch.runs.cluster import Cluster
 from pasearch.runs.journal import STORES
+from pasearch.search.names import show_strategy
 from pasearch.terminal_escaping import escape_text
 
 PUBLISHED_BOUNDS = "Published bounds (not used)"
@@ -125,7 +126,7 @@ def card_json(document: dict[str, Any]) -> dict[str, Any]:
         f"Budget: epsilon {budget['epsilon']:g}, delta {budget['delta']:g}.",
         "No search: one data-independent network was trained once."
         if task == TRAINING
-        else f"Strategy: {document['strategy']['name']} ({selection['rule']}, "
+        else f"Strategy: {show_strategy(document['strategy']['name'])} ({selection['rule']}, "
         f"winner {document['winner']}): {selection['law']}.",
     ]
     sections.append(("Setting", setting))

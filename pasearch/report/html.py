@@ -46,6 +46,7 @@ from pasearch.report.wording import (
     replace_underscores,
 )
 from pasearch.results import FEATURE_SELECTION
+from pasearch.search.names import show_strategy
 from pasearch.spaces.candidate import Candidate
 from pasearch.spaces.layers import Dense
 from pasearch.terminal_escaping import escape_values
@@ -690,13 +691,14 @@ def _describe_auto(document: Values) -> Values | None:
         "why": auto["why"],
         "expected": [
             {
-                "strategy": each["strategy"],
+                "strategy": show_strategy(each["strategy"]),
                 "winner": each["winner"],
                 "value": f"{each['expected']:.3f}",
                 "is_chosen": each is best,
                 "bar": figures.draw_bar(
                     each["expected"],
-                    f"{each['strategy']}, {each['winner']}: expected {each['expected']:.3f}",
+                    f"{show_strategy(each['strategy'])}, {each['winner']}: "
+                    f"expected {each['expected']:.3f}",
                     of=most,
                     tone="accent" if each is best else "plain",
                 ),
@@ -808,7 +810,7 @@ def _describe_selection(document: Values) -> Values:
     selection, space, strategy = (
         document["selection"],
         document["space"],
-        document["strategy"]["name"],
+        show_strategy(document["strategy"]["name"]),
     )
     rule, bound = selection["rule"], selection["bound"]
     if document["task"] == FEATURE_SELECTION:

@@ -13,6 +13,7 @@ from pasearch.report.facts import list_trials, ranking_metric, score_name
 from pasearch.report.plan import feature_plan_text, plan_text
 from pasearch.report.score import describe_quality, list_measures
 from pasearch.report.wording import describe_parts, join_names
+from pasearch.search.names import show_strategy
 from pasearch.spaces.candidate import Candidate
 
 if TYPE_CHECKING:
@@ -141,7 +142,7 @@ def summary_html(document: Values, line: str, schema: AnySchema) -> Markup:
         ("Budget", f"epsilon {budget['epsilon']:g} at delta {budget['delta']:g}"),
         ("Privacy cost", f"epsilon {price['epsilon']:.4f} at delta {price['delta']:g}"
                   + ("" if private else " (NOT PRIVATE)")),
-        ("Strategy", document["strategy"]["name"]),
+        ("Strategy", show_strategy(document["strategy"]["name"])),
         found,
     ]  # fmt: skip
     releases = _release_table(

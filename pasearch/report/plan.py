@@ -12,6 +12,7 @@ from pasearch.plan_warnings import NOISE_PHRASE
 from pasearch.planning import TEST_LINE
 from pasearch.report import wording
 from pasearch.report.facts import CHOICE, SEARCH, TRAINING, summarize_attack
+from pasearch.search.names import show_strategy
 from pasearch.terminal_escaping import escape_text, format_duration, format_epsilon
 
 if TYPE_CHECKING:
@@ -54,7 +55,9 @@ def plan_text(
         every, compared = plan.space.count(), plan.strategy.candidate_count
         is_part = compared is not None and compared < every
         among = f"{compared:,} of {every:,}" if is_part else f"{every:,}"
-        model = f"best of {among} candidates, selected by strategy {plan.strategy.name}"
+        model = (
+            f"best of {among} candidates, selected by strategy {show_strategy(plan.strategy.name)}"
+        )
         if on is not None:
             model += f" on the public data {on}; trained once on the private data"
     lines = _summary_lines(plan, usual, model, report, ledger)
@@ -261,7 +264,7 @@ def _selection_lines(plan: Plan, task: str) -> list[str]:
         winner = "kept: the weights that were scored are released"
     else:
         winner = "no comparison of candidates"
-    lines = [_format_row("Strategy", f"{strategy.name}: {strategy.describe()}")]
+    lines = [_format_row("Strategy", f"{show_strategy(strategy.name)}: {strategy.describe()}")]
     if plan.auto is not None:
         lines.append(_format_row("Why", plan.auto["why"]))
     lines.append(_format_row("Winner", winner))

@@ -47,6 +47,7 @@ from pasearch.planning import check_selection_rule
 from pasearch.registry import NamedComponent, Registry
 from pasearch.runs.keys import Stream
 from pasearch.runs.ledger import Line
+from pasearch.search.names import ALIASES, show_strategy
 
 if TYPE_CHECKING:
     from pasearch.accounting.published_bounds import PublishedBound
@@ -415,10 +416,11 @@ def make_strategy(name: str, **settings: Any) -> Strategy:
     Raises:
         UsageError: Unknown name, or a setting that the strategy does not have.
     """
-    if (kind := STRATEGIES.find(name)) is None:
+    if (kind := STRATEGIES.find(ALIASES.get(name, name))) is None:
+        known = ("auto", *map(show_strategy, STRATEGIES), "paas-paper")
         raise UsageError(
-            f"Strategy {name!r} is not known: expected one of auto, {', '.join(STRATEGIES)}, "
-            f"paas-paper.{suggest_name(name, ('auto', *STRATEGIES, 'paas-paper'))}"
+            f"Strategy {name!r} is unknown: expected one of {', '.join(known)}."
+            f"{suggest_name(name, known)}"
         )
     given = {setting: value for setting, value in settings.items() if value is not None}
     if unknown := [setting for setting in given if setting not in kind.request_options]:

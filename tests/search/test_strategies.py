@@ -468,3 +468,17 @@ class TestNames:
     def test_bad_settings_say_which(self, name: str, setting: dict, word: str):
         with pytest.raises(UsageError, match=word):
             make_strategy(name, **setting)
+
+
+@pytest.mark.unit
+def test_the_names_of_the_interface_are_those_of_the_code_too():
+    from pasearch.api.request import SearchRequest
+    from pasearch.api.resolve_search import expand_request
+    from pasearch.search.names import ALIASES, show_strategy
+
+    for shown, name in ALIASES.items():
+        assert make_strategy(shown) == make_strategy(name)
+        assert expand_request(SearchRequest("digits", strategy=shown)).strategy == name
+        assert show_strategy(name) == shown
+    with pytest.raises(UsageError, match="Did you mean 'successive-halving'"):
+        make_strategy("succesive-halving")
