@@ -108,9 +108,9 @@ def _check_noise_kernels(code: Any, device: str) -> bool:
     exact, weights = sums.clone(), sums.flip(0).sin()
     before = weights.clone().cpu().numpy()
     key, begin, _ = noise_key(stream, 0)
-    told = pack_noise_inputs([scale], key, begin)
-    told.view(np.float64)[:, [2, 4]] = rate, share
-    given, noted = torch.from_numpy(told).to(device), torch.full((), NO_STEP, dtype=torch.int32)
+    packed = pack_noise_inputs([scale], key, begin)
+    packed.view(np.float64)[:, [2, 4]] = rate, share
+    given, noted = torch.from_numpy(packed).to(device), torch.full((), NO_STEP, dtype=torch.int32)
     noted, doubts = noted.to(device), code.allocate_doubts(TEST_NUMBERS, device)
     row = [*row_addresses(given, sums, noted, doubts, weights), TEST_NUMBERS, given.shape[1]]
     step = torch.zeros((), dtype=torch.int64, device=device)

@@ -474,12 +474,12 @@ def _factors(
         use = factors != 0.0
         if tl.load(first + IS_TRAINED) != 0:
             x, starts, apart = _locate_records(own, first, step, rows, there, IS_EVEN)
-            beside = _load_halves_address(first - _LAYER_FIELDS + DROPPED_OUTPUT_ADDRESS, True)
+            copied = _load_halves_address(first - _LAYER_FIELDS + DROPPED_OUTPUT_ADDRESS, True)
             stride = _load_count(first - _LAYER_FIELDS + ROW_STRIDE, True)
             for k in range(0, apart, K):
                 ks = k + tl.arange(0, K)
                 where = x + starts[:, None] + ks[None, :]
-                to = beside + rows[:, None] * 2 * stride + ks[None, :]
+                to = copied + rows[:, None] * 2 * stride + ks[None, :]
                 mask = there[:, None] & (ks < apart)[None, :]
                 used = mask & use[:, None]
                 tl.store(to, tl.load(where, mask=used, other=0.0), mask=mask)

@@ -278,7 +278,7 @@ class GpuTraining:
         self._wrong = torch.full((), NO_STEP, dtype=torch.int32, device=device)
         self._doubts = import_noise_kernels().allocate_doubts(len(weights), device)
         sides = self._sides()
-        self._beside = allocate_halves(weights, self.rows, sides[0][0])
+        self._copied_records = allocate_halves(weights, self.rows, sides[0][0])
         self._outs = [LayerBuffers.of(weights, self.rows, outputs) for _, outputs in sides]
         self._records = (TrainingGroup() if together is None else together).halved_records(slots.x)
         self._halves = split_halves(weights)
@@ -347,14 +347,14 @@ class GpuTraining:
     def _pack_block_inputs(self, first: int) -> np.ndarray[Any, Any]:
         """Pack the inputs of each step of a block, as `gpu.kernels` reads them."""
         optimizer, n = self._optimizer, len(self._slots.y)
-        told = pack_step_inputs(self._recipe, n, self._noise, first, self.layers)
-        numbers = told.view(np.float64)
+        packed = pack_step_inputs(self._recipe, n, self._noise, first, self.layers)
+        numbers = packed.view(np.float64)
         numbers[:, 2:5] = optimizer.rate, optimizer.momentum, optimizer.share
         if self._average is not None:
             numbers[:, 5] = self._shares(np.arange(first, first + STEPS_PER_BLOCK))
         for layer, stream in self._masks.items():
-            told[:, STEP_NUMBERS + layer] = to_int64(gpu.mask_key(stream, first)[0])
-        return told
+            packed[:, STEP_NUMBERS + layer] = to_int64(gpu.mask_key(stream, first)[0])
+        return packed
 
     # Tables that the kernels read
 
@@ -375,8 +375,8 @@ class GpuTraining:
 
     def layer_rows(self) -> list[list[int]]:
         """Return a row for the copied records and one for each layer, as in `dense_kernels`."""
-        dense, beside, parts = self._dense, self._beside, []
-        rows = [[*6 * [0], _address(beside), *9 * [0], beside.shape[1] // 2, 0]]
+        dense, copied, parts = self._dense, self._copied_records, []
+        rows = [[*6 * [0], _address(copied), *9 * [0], copied.shape[1] // 2, 0]]
         for place, (inputs, outputs) in enumerate(self._sides()):
             weight, bias, out = dense.weights[place], dense.biases[place], self._outs[place]
             _check_layout(weight, (outputs, inputs))
@@ -653,9 +653,9 @@ def gpu_library_versions(device: str) -> list[str]:
     if device != "cuda" or gpu.load_kernels(device) is None:
         return []
     of_networks = ", of dense networks too" if has_gpu_steps(device) else ""
-    told = [f"{name}={value}" for name, value in sorted(os.environ.items())
+    settings = [f"{name}={value}" for name, value in sorted(os.environ.items())
             if name.startswith("TRITON_") and "CACHE" not in name]  # fmt: skip
-    return [f"Triton {version('triton')}{of_networks}", *told]
+    return [f"Triton {version('triton')}{of_networks}", *settings]
 
 
 def _matches_torch(device: str, rows: int, inputs: int, outputs: int) -> bool:
