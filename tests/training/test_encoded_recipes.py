@@ -241,7 +241,7 @@ def test_a_file_that_was_changed_is_refused():
 def test_it_says_its_law_scale_coordinates_and_reach():
     told = describe_event(SelfComposition(replace(T9, density=StudentT(scale=1.25)), 40))
     assert told.startswith("40 x [student-t noise (scale 1.25) on each of 10 coordinates")
-    assert "reach 0.5" in told
+    assert "at most 0.5" in told
     assert "probability 0.1" in told
     assert EVENT_TYPES["additive"] is AdditiveNoise
 
