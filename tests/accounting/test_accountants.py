@@ -488,7 +488,7 @@ class TestPartitions:
         assert each["public"].epsilon == 0
 
     def test_none_is_refused(self):
-        with pytest.raises(UsageError, match="no partition"):
+        with pytest.raises(UsageError, match="at least one partition"):
             price_partitions({}, DELTA)
 
 
