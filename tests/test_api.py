@@ -168,7 +168,9 @@ class TestEveryRun:
         assert ("exact" in document["score"]) == (way == "stw")
         assert result.best.describe() in repr(result)
         told = (
-            "unknown: noise drowns it" if is_below_noise(document["score"]) else "test accuracy 0."
+            "unknown (below the noise level)"
+            if is_below_noise(document["score"])
+            else "test accuracy 0."
         )
         assert told in repr(result)
 

@@ -111,7 +111,7 @@ class TestStrategy:
         for text in texts:
             # Of one network that is fixed beforehand, they say that nothing is searched.
             searched = plan.strategy.single_candidate(plan.space) is None
-            assert (plan.strategy.describe() if searched else "fixed beforehand") in text
+            assert (plan.strategy.describe() if searched else "data-independent choice") in text
 
 
 @pytest.mark.contract

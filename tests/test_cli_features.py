@@ -45,7 +45,9 @@ class TestFeatures:
         )  # fmt: skip
         assert (code, err) == (0, "")
         lines = out.strip().splitlines()
-        assert lines[0].startswith("Budget: epsilon 2, delta 0.001, for everything this run reads")
+        assert lines[0].startswith(
+            "Budget: epsilon 2, delta 0.001, for everything that this run reads"
+        )
         assert any(line.startswith("Method    cfs-greedy: ") for line in lines)
         assert any("contingency tables" in line for line in lines)
         assert lines[-1].startswith("Privacy cost: epsilon 1.9")
@@ -75,7 +77,7 @@ class TestFeatures:
         dry = run("features", *options, "--dry-run")
         assert dry[0] == 0
         assert run("plan", "features", *options) == dry
-        assert "candidate training, 60 times" in dry[1]
+        assert "candidate training (60 times)" in dry[1]
         assert "Eq. 8" in dry[1]
         assert left(tmp_path) == before
 
@@ -141,14 +143,14 @@ class TestSchema:
     def test_is_estimated_unless_said_otherwise(self, run: Run, people: Path):
         code, estimated, _ = run("features", people, *QUICK, "--method", "all", "--dry-run")
         assert code == 0
-        assert "Undeclared, so estimated privately before the first training" in estimated
-        assert "from the test records" in estimated
+        assert "will be estimated with DP from the" in estimated
+        assert "from the test partition" in estimated
         code, read, _ = run(
             "features", people, *QUICK, "--method", "all", "--dry-run", "--assume-public-schema"
         )
         assert code == 0
-        assert "taken as public, so not charged" in read
-        assert "Undeclared" not in read
+        assert "assumed public, so not charged" in read
+        assert "No schema given" not in read
 
 
 BAD: dict[str, tuple[bytes, list[str], str]] = {

@@ -135,7 +135,7 @@ class TestEveryTask:
 
     def test_a_notebook_shows_the_result(self, runs: dict[str, Path]):
         shown = pasearch.load(runs["search"])._repr_mimebundle_()
-        assert "Price" in shown["text/html"]
+        assert "Privacy cost" in shown["text/html"]
         assert shown["text/plain"].startswith("TrainedClassifier(SearchResult(")
 
 

@@ -35,7 +35,7 @@ class TestCommitted:
     def test_it_shows_a_plan_a_result_a_frame_and_figures(self, cells: list[dict[str, Any]]):
         shown = [o.get("data", {}) for cell in cells for o in cell.get("outputs", ())]
         html = "".join("".join(data.get("text/html", ())) for data in shown)
-        for part in ("no private record was read", "Test accuracy", "dataframe", "Price"):
+        for part in ("no private record was read", "Test accuracy", "dataframe", "Privacy cost"):
             assert part in html
         assert sum("image/png" in data for data in shown) == 2
 

@@ -251,7 +251,9 @@ class TestWays:
         for way in ("rs", "paas"):
             (claim,) = planned(way).claims()
             text = plan_text(planned(way))
-            assert (f"Beside: claimed ({claim.source})" in text) == (claim.value is not None)
+            assert (f"Published bound (not used): claimed ({claim.source})" in text) == (
+                claim.value is not None
+            )
             assert planned(way).price.epsilon <= 2.0
 
     @pytest.mark.unit
@@ -631,7 +633,7 @@ class TestAssumedPublic:
         )  # fmt: skip
         assert plan.assumed_public == ("bounds", "target")
         assert (plan.schema_estimate, plan.schema.classes) == (None, 3)
-        assert "taken as public, so not charged: bounds, target" in plan_text(plan)
+        assert "assumed public, so not charged: bounds, target" in plan_text(plan)
         assert plan.to_json()["assumed_public"] == ["bounds", "target"]
 
     @pytest.mark.unit

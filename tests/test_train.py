@@ -465,7 +465,7 @@ class TestCommand:
         assert code == 0, err
         assert "8 steps" in out
         assert "each gradient scaled to about norm 1, large or small (AUTO-S, gamma 0.01)" in out
-        assert re.search(r"^Model     8 \w+ units, fixed beforehand$", out, re.M)
+        assert re.search(r"^Model     MLP with 8 \w+ units \(data-independent choice\)$", out, re.M)
         assert not re.search(r"^(Strategy|Winner|Space) ", out, re.M), "nothing is searched"
         assert re.search(r"^Model: 8 \w+ units \(", out, re.M)
         document = json.loads((tmp_path / "run/release/result.json").read_text())

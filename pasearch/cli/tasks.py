@@ -333,7 +333,7 @@ def show_result(result: Result, *, as_json: bool, quiet: bool) -> None:
             f"Data: {describe_data(data['name'], data['n'], result.schema)}",
             f"Model: {_describe_best(document)}",
             f"{name}: {score}",
-            f"Protection: {describe_protection(document)}",
+            describe_protection(document),
         ]
         found = document.get("measured_crossover") or document.get("crossover") or {}
         measured = [found["sentence"]] if found.get("kind") == "measured" else []

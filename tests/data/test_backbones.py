@@ -352,9 +352,9 @@ class TestRun:
         shown = plan_text(plan_architecture_search(
             str(images_file), **self.settings(tmp_path / "not", own, out=None, strategy="fixed")
         ))  # fmt: skip
-        assert "taken as public, so not charged: the weights of a small backbone" in shown
+        assert "assumed public, so not charged: the weights of a small backbone" in shown
         assert named(own).text.rpartition(":")[2] in result.card
-        assert "taken as public" in result.report
+        assert "assumed public" in result.report
 
     @pytest.mark.contract
     def test_one_that_is_not_centred_costs_nothing(

@@ -219,7 +219,7 @@ class TestTypesArePublic:
         plan = self.planned(read(cell))
         assert plan.assumed_public == (TYPES_DESCRIPTION,)
         text = feature_plan_text(plan)
-        assert f"taken as public, so not charged: {TYPES_DESCRIPTION}" in text
+        assert f"assumed public, so not charged: {TYPES_DESCRIPTION}" in text
         assert "keep_default_na=False" in text
 
     def test_of_public_data_nothing_is_assumed(self):

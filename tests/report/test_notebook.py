@@ -102,7 +102,7 @@ class TestPlan:
             for line in plan.lines:
                 assert line.name in shown
             assert str(plan).startswith("Budget: epsilon 2,")
-            assert str(plan).splitlines()[-1].startswith("Price: epsilon")
+            assert str(plan).splitlines()[-1].startswith("Privacy cost: epsilon")
 
     def test_the_number_of_trainings_stays_secret(self):
         plan = api.plan_architecture_search("digits", budget=Budget(8.0), strategy="rs")
@@ -114,7 +114,7 @@ class TestPlan:
         shown = api.plan_training(frame, budget=Budget(8.0))._repr_html_()
         assert "<b>a" not in shown
         assert "&lt;b&gt;a" in shown
-        assert "Estimated privately, as undeclared" in shown
+        assert "No schema given, so estimated with DP" in shown
 
 
 @pytest.mark.unit
@@ -142,12 +142,12 @@ class TestFeatures:
         name = told["classes"][most["class"]]
         always = f"accuracy of always answering '{name}' {100 * most['value']:.1f} %"
         assert always in html.unescape(shown)
-        assert f"always answering '{name}', which reaches" in html.unescape(shown)
+        assert f"the majority class '{name}' (" in html.unescape(shown)
         document = copy.deepcopy(chosen.document)
         for each in ("cells", "columns"):
             del document["score"][each]
         one = api.FeatureResult(path=chosen.path, document=document, card=chosen.card)
-        assert "More about the test" not in one._repr_html_()
+        assert "Other test measures" not in one._repr_html_()
         assert "Random baseline 50.0 %" in one._repr_html_()
 
     def test_secret_sets_stay_secret(self, chosen: api.FeatureResult):

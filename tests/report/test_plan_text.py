@@ -17,6 +17,7 @@ from pasearch.api.search import plan_architecture_search
 from pasearch.data.column import Column
 from pasearch.data.tables import TableSchema
 from pasearch.plan_warnings import NOISE_PHRASE
+from pasearch.report import wording
 from pasearch.report.plan import describe_ledger, feature_plan_text, find_task, plan_text
 from pasearch.runs.shared_ledger import Forecast
 from pasearch.search.plan import Plan
@@ -34,7 +35,7 @@ def planned(epsilon: float = 1.0, **options: Any) -> Plan:
 
 
 def row(plan: Plan, name: str) -> str:
-    (found,) = (line for line in plan_text(plan).splitlines() if line.startswith(f"{name} "))
+    (found,) = (line for line in plan_text(plan).splitlines() if line.startswith(f"{name:<10}"))
     return found
 
 
@@ -55,11 +56,11 @@ def test_why_auto_took_a_strategy_is_there_with_every_prediction():
 @pytest.mark.unit
 def test_a_training_names_its_network_and_no_search():
     text = plan_text(planned())
-    assert row(planned(), "Model") == "Model     4 tanh units, fixed beforehand"
+    assert row(planned(), "Model") == "Model     MLP with 4 tanh units (data-independent choice)"
     chosen = row(planned(strategy="auto", space="auto"), "Model")
-    assert chosen.endswith(", fixed beforehand: a search is not expected to pay here")
+    assert chosen.endswith("no search: not predicted to improve accuracy at this budget)")
     assert row(planned(strategy="rs"), "Model") == (
-        "Model     the best that the strategy rs finds among 2 candidates"
+        "Model     best of 2 candidates, selected by strategy rs"
     )
     for word in ("Strategy ", "Winner ", "Space "):
         assert f"\n{word}" not in text
@@ -82,9 +83,9 @@ def test_what_is_chosen_is_a_search():
 @pytest.mark.unit
 def test_where_it_was_searched_and_what_is_assumed():
     plan = replace(planned(bounds=(0, 1), classes=2), searched_on="others")
-    assert "searched on the public data others, which costs nothing" in row(plan, "Winner")
+    assert "searched on the public data others (no privacy cost)" in row(plan, "Winner")
     assumed = replace(plan, assumed_public=("age", "city"), searched_on=None)
-    assert "Warning: taken as public, so not charged: age, city." in plan_text(assumed)
+    assert "Warning: assumed public, so not charged: age, city." in plan_text(assumed)
 
 
 @pytest.mark.unit
@@ -94,7 +95,7 @@ def test_a_fitted_front_end_is_a_line():
             return id(self)
 
     plan = planned(space=Space(choices={"front_end": ["pca:2"]}))
-    assert "  front end pca:2             train" in plan_text(plan)
+    assert "  front end pca:2                         train" in plan_text(plan)
 
 
 @pytest.mark.unit
@@ -102,13 +103,13 @@ def test_the_time_of_one_training_is_no_average(monkeypatch: pytest.MonkeyPatch)
     took = (2.0, 3.0, 7.0)
     monkeypatch.setattr(Plan, "seconds_per_training", lambda plan: took)
     assert row(planned(), "Time") == (
-        "Time      about 2 s of training on two CPU cores; some seconds more to begin, read and "
-        "score"
+        "Time      about 2 s of training on two CPU cores; plus some seconds for start, reading "
+        "and scoring"
     )
     several = row(planned(strategy="rs", candidates=5), "Time")
     assert several.startswith(
-        "Time      about 15 s of training on average, on two CPU cores: about 3 s each (the "
-        "longest 7 s), 99.9% of the time at most "
+        "Time      about 15 s of training on average on two CPU cores: about 3 s per training (at "
+        "most 7 s), at most "
     )
 
 
@@ -116,14 +117,14 @@ def test_the_time_of_one_training_is_no_average(monkeypatch: pytest.MonkeyPatch)
 def test_the_time_of_a_front_end_is_told_where_it_is_long(monkeypatch: pytest.MonkeyPatch):
     for seconds, told in [
         (0.4, ""),
-        (88.0, "; about 88 s before that, for what its front end makes of all records"),
-        (None, "; how long its front end takes with all records before that is not known"),
+        (88.0, "; plus about 88 s for preprocessing all records"),
+        (None, "; plus preprocessing of all records (duration unknown)"),
     ]:
         monkeypatch.setattr(Plan, "preprocessing_seconds", lambda plan, seconds=seconds: seconds)
         for plan in (planned(), planned(strategy="rs", candidates=5)):
             time = row(plan, "Time")
-            assert time.endswith(f"{told}; some seconds more to begin, read and score")
-            assert ("front end" in time) == bool(told)
+            assert time.endswith(f"{told}; plus some seconds for start, reading and scoring")
+            assert ("preprocessing" in time) == bool(told)
 
 
 @pytest.mark.unit
@@ -132,11 +133,11 @@ def test_an_undeclared_table_is_described_by_its_columns():
         columns=(Column(name="age", low=0, high=9), Column(name="b")), target=Column(name="c")
     )
     assert row(replace(planned(), schema=table), "Data") == (
-        "Data      arrays: 300 records, 2 columns, classes (column 'c' is predicted)"
+        "Data      arrays: 300 records, 2 columns, classes (target: column 'c')"
     )
 
 
-UNKNOWN = "Quality   test accuracy not yet measured (noisy, on 30 test records)."
+UNKNOWN = "Score     test accuracy: not yet measured (noisy, on 30 test records)."
 AUTO = {
     "chosen": "a, b", "why": "", "expected": [{"strategy": "a", "winner": "b", "expected": 0.87}],
 }  # fmt: skip
@@ -144,11 +145,11 @@ AUTO = {
 
 @pytest.mark.unit
 def test_quality_is_unknown_beforehand_and_never_promised():
-    assert row(planned(epsilon=4.0), "Quality") == UNKNOWN
+    assert row(planned(epsilon=4.0), "Score") == UNKNOWN
     plan = replace(planned(epsilon=4.0, bounds=(0, 1), classes=2), auto=AUTO, warnings=())
-    assert row(plan, "Quality") == (
-        f"{UNKNOWN} On other, public data such models reached 87 % on average; yours may be harder "
-        "or easier."
+    assert row(plan, "Score") == (
+        f"{UNKNOWN} Mean accuracy of such models on other, public data sets: 87 % (yours may "
+        "differ)."
     )
 
 
@@ -163,7 +164,7 @@ def test_public_data_let_expect_nothing_of_other_scores_or_classes_or_of_noise()
         replace(planned(epsilon=4.0), auto=AUTO),
     ):
         noun = other.score_metric.noun
-        assert row(other, "Quality") == UNKNOWN.replace("accuracy", noun)
+        assert row(other, "Score") == UNKNOWN.replace("accuracy", noun)
 
 
 @pytest.mark.contract
@@ -174,7 +175,7 @@ def test_five_lines_come_first_whatever_is_planned():
         for detail in ("summary", "prices", "whole"):
             lines = plan_text(plan, detail=detail).splitlines()
             assert [line.split(" ")[0] for line in lines[2:7]] == [
-                "Data", "Model", "Quality", "Price", "Report",
+                "Data", "Model", "Score", "Privacy", "Report",
             ]  # fmt: skip
             assert lines[1] == "" == lines[7]
 
@@ -182,7 +183,7 @@ def test_five_lines_come_first_whatever_is_planned():
 @pytest.mark.unit
 def test_data_declared_public_are_protected_from_nobody():
     plan = replace(planned(bounds=(0, 1), classes=2), public=True)
-    assert "declared public, so it protects nobody in them" in row(plan, "Price")
+    assert "No protection: the data were declared public" in row(plan, "Privacy")
     assert row(plan, "Data").endswith("; declared public")
 
 
@@ -193,7 +194,7 @@ def test_a_giant_epsilon_is_said_to_protect_nobody_and_overflows_nowhere():
             warnings.simplefilter("error")
             plan = planned(epsilon=epsilon, bounds=(0, 1), classes=2)
             text = plan_text(plan)
-        assert "That protects nobody: suppose somebody" in row(plan, "Price")
+        assert "No protection. Membership inference bound" in row(plan, "Privacy")
         assert f"Warning: epsilon {epsilon:g} gives almost no protection" in text
         assert "protects nobody" not in plan_text(planned(epsilon=2.0, bounds=(0, 1), classes=2))
 
@@ -203,7 +204,7 @@ def test_the_first_line_is_the_budget_and_the_last_the_price():
     for plan in (planned(), planned(strategy="rs"), planned(strategy="auto", space="auto")):
         lines = plan_text(plan).splitlines()
         assert lines[0].startswith("Budget: epsilon 1, delta 0.001, for everything")
-        assert lines[-1].startswith(f"Price: epsilon {plan.price.epsilon:.4f} at delta 0.001")
+        assert lines[-1].startswith(f"Privacy cost: epsilon {plan.price.epsilon:.4f}, delta 0.001")
 
 
 @pytest.mark.unit
@@ -214,12 +215,13 @@ def test_in_brief_it_says_what_is_released_and_not_how_the_noise_comes_about():
         whole = plan_text(plan)
         assert len(summary.splitlines()) < len(brief.splitlines()) < len(whole.splitlines())
         for line in plan.lines:
-            assert f"\n  {line.name}" in brief
-            assert f"\n  {line.name}" not in summary
-        for line in ("Budget: ", "Data ", "Model ", "Quality ", "Price ", "Warning: "):
+            name = wording.release_name(line.name, plan.score_metric.noun, line.count)
+            assert f"\n  {name}" in brief
+            assert f"\n  {name}" not in summary
+        for line in ("Budget: ", "Data ", "Model ", "Score ", "Privacy ", "Warning: "):
             assert f"\n{line}" in f"\n{summary}"
             assert f"\n{line}" in f"\n{brief}"
-        for line in ("Records ", "Price: "):
+        for line in ("Records ", "Privacy cost: "):
             assert f"\n{line}" not in summary
             assert f"\n{line}" in brief
         assert "Gaussian noise (multiplier" in whole
@@ -230,9 +232,9 @@ def test_in_brief_it_says_what_is_released_and_not_how_the_noise_comes_about():
 def test_a_search_says_how_many_candidates_it_looks_at_and_among_how_many():
     space = {"name": "small", "choices": {"units_1": [4, 8, 16, 32, 64, 128]}}
     few = row(planned.__wrapped__(strategy="ahead", candidates=4, space=space), "Model")
-    assert few == ("Model     the best that the strategy ahead finds among 4 of the 6 candidates")
+    assert few == ("Model     best of 4 of 6 candidates, selected by strategy ahead")
     every = row(planned.__wrapped__(strategy="ahead", candidates=6, space=space), "Model")
-    assert every.endswith("among 6 candidates")
+    assert every.startswith("Model     best of 6 candidates")
 
 
 @pytest.mark.unit
@@ -245,12 +247,12 @@ def test_a_selection_says_how_long_its_trainings_take():
         return found
 
     assert re.fullmatch(
-        r"Time      about [0-9.]+ (s|min) of training on two CPU cores; some seconds more .*",
+        r"Time      about [0-9.]+ (s|min) of training on two CPU cores; plus some seconds .*",
         time(method="all"),
     )
     assert ", 61 trainings; " in time(method="pafs")
     assert ", 8 trainings on average; " in time(method="subsets")
-    assert "unknown beforehand: models are solved for" in time(method="all", trainer="objective")
+    assert "unknown: the models are solved for" in time(method="all", trainer="objective")
 
 
 @pytest.mark.unit
@@ -259,13 +261,15 @@ def test_a_plan_says_what_it_costs_in_the_ledger_and_what_is_left():
     plan = planned(bounds=(0, 1), classes=2)
     text = plan_text(plan, detail="summary", ledger=describe_ledger("people.ledger", found))
     assert (
-        "Ledger    people.ledger: the run before has spent epsilon 2; this one costs 1 alone; "
-        "together they cost 3.2, of the total 4.5, all at delta 0.0001. After it a run of about "
-        "epsilon 1.2 still fits." in text
+        "Ledger    people.ledger: 1 previous run: epsilon 2; this run: 1; total: 3.2. Budget of "
+        "all runs: epsilon 4.5 at delta 0.0001. Remaining budget after this run: a run of about "
+        "epsilon 1.2." in text
     )
-    assert "After it no run fits." in describe_ledger("x", replace(found, left=0.0))
+    assert "Remaining budget after this run: none for another run." in describe_ledger(
+        "x", replace(found, left=0.0)
+    )
     refused = describe_ledger("x", replace(found, after=4.6, left=0.0))
-    assert "would cost 4.6" in refused
-    assert "That is too much, so this run will be refused." in refused
-    assert "x is not there yet." in describe_ledger("x", None)
+    assert "total: 4.6" in refused
+    assert "The total exceeds this budget: the run will be refused." in refused
+    assert "x does not exist yet." in describe_ledger("x", None)
     assert "Ledger " not in plan_text(plan)

@@ -129,10 +129,18 @@ def constant(most: int, fewer: int, won: int, lost: int) -> dict[str, Any]:
 class TestVerdict:
     def test_it_is_of_the_most_common_class(self):
         for won, lost, said in [
-            (200, 50, "Better than always answering 'no', which reaches 75.0 %."),
-            (50, 50, "Not told apart from always answering 'no', which reaches 75.0 %."),
-            (51, 45, "Not told apart from always answering 'no', which reaches 75.0 %."),
-            (50, 200, "Worse than always answering 'no', which reaches 75.0 %."),
+            (200, 50, "Significantly better than the majority class 'no' (75.0 %)."),
+            (
+                50,
+                50,
+                "Not significantly different from the majority class 'no', which reaches 75.0 %.",
+            ),
+            (
+                51,
+                45,
+                "Not significantly different from the majority class 'no', which reaches 75.0 %.",
+            ),
+            (50, 200, "Significantly worse than the majority class 'no' (75.0 %)."),
         ]:
             made = constant(3000, 1000, won, lost)
             assert verdict(made).startswith(said)
@@ -141,7 +149,7 @@ class TestVerdict:
 
     def test_a_class_that_only_noise_makes_the_most_common_is_no_rival(self):
         made = people(names(4), np.diag([3, 1, 2, 1]), PREDICTION_COLUMNS, of=40)
-        assert "the random baseline, which reaches 25.0 %" in verdict(made)
+        assert "the random baseline (25.0 %)" in verdict(made)
         assert "Majority class" not in page(made).text
 
     def test_guessing_is_the_rival_where_it_reaches_more(self):
@@ -149,35 +157,36 @@ class TestVerdict:
         made = people(["no", "yes"], [[1040, 0], [0, 930]], PREDICTION_COLUMNS)
         assert told(made)["most_common"]["value"] == pytest.approx(0.26)
         assert verdict(made).startswith(
-            "Not told apart from the random baseline, which reaches 50.0 %."
+            "Not significantly different from the random baseline (50.0 %)."
         )
 
     def test_a_balanced_score_is_compared_with_guessing(self):
         made = KINDS["sixty"]
-        assert verdict(made) == "Better than the random baseline, which reaches 1.7 %."
-        assert "Always the most common class" not in page(made).text
+        assert verdict(made) == "Significantly better than the random baseline (1.7 %)."
+        assert "Majority class (" not in page(made).text
 
     def test_a_model_no_better_than_one_answer_may_tell_classes_apart(self):
         made = with_odds(share=0.05, shift=1.0)
         auc = told(made)["auc"]["value"]
-        assert verdict(made).startswith("Not told apart from always answering 'no'")
-        assert f"the right one the higher probability {100 * auc:.0f} times in 100" in verdict(made)
+        assert verdict(made).startswith("Not significantly different from the majority class 'no'")
+        assert f"separate the classes: AUC {auc:.2f} (random 0.5)" in verdict(made)
         assert "pasearch predict RUN" in page(made).text
         made = constant(3000, 1000, 300, 300)
         balanced = percent(told(made)["balanced_accuracy"]["value"])
-        assert f"of a class it finds {balanced} on average, and any one answer 50.0 %" in (
-            verdict(made)
-        )
+        assert f"balanced accuracy {balanced} (constant prediction: 50.0 %)" in (verdict(made))
 
     def test_a_model_that_always_answers_the_same_is_not_worth_using(self):
         made = constant(3000, 1000, 0, 0)
-        assert verdict(made) == "Not told apart from always answering 'no', which reaches 75.0 %."
-        assert "not worth using yet" in page(made).text
+        assert (
+            verdict(made)
+            == "Not significantly different from the majority class 'no', which reaches 75.0 %."
+        )
+        assert "not significantly better than a baseline" in page(made).text
 
     def test_a_drowned_score_is_compared_with_nothing(self):
         made = people(["no", "yes"], [[5, -2], [1, 3]], PREDICTION_COLUMNS, of=5)
-        assert verdict(made).startswith("The noise is too large: this test says nothing")
-        assert not re.search("Better than|Not told apart|tell the classes", page(made).text)
+        assert verdict(made).startswith("The test score is below the noise level")
+        assert not re.search("etter than|Not significantly|separate the classes", page(made).text)
         found = describe_quality(made, restore_schema(made))
         assert found["rows"][0]["value"] == "unknown"
         assert not found["rows"][0]["bar"], "nor is it drawn"
@@ -197,7 +206,7 @@ class TestVerdict:
         counts = [[300, 20], [30, 250]]
         for of, few in ((640, False), (1800, True)):
             made = people(["no", "yes"], counts, PREDICTION_COLUMNS, of=of)
-            told = "Only about 33 of 100 test records have a known class" in page(made).text
+            told = "Only about 33 % of the test records have a known class" in page(made).text
             assert told == few
             line = describe_score(made, restore_schema(made))[1]
             assert ("`pasearch check` lists them" in line) == few
@@ -260,14 +269,14 @@ class TestMore:
         for kind in KINDS:
             made, found = KINDS[kind], told(KINDS[kind])
             text = page(made).text
-            good = text.split("More about the test")[1].split("At what price")[0]
+            good = text.split("More about the test")[1].split("Privacy cost")[0]
             own = {"accuracy": "accuracy", "balanced accuracy": "balanced_accuracy"}
             shown = {"accuracy", "balanced_accuracy"} - {own[made["score"]["metric"]]}
             for name in shown:
                 value, error = found[name]["value"], found[name]["error"]
                 assert f"{name.replace('_', ' ').capitalize()} {percent(value)} \u00b1" in good
                 low, high = compute_wilson_interval(value, error, 1.96)
-                assert f"between {percent(low)} and {percent(high)}" in good
+                assert f"95 % CI {percent(low)} to {percent(high)}" in good
             recalls = [each["value"] for each in found["recall"]]
             for place in np.argsort(recalls, kind="stable")[:10]:
                 recall = found["recall"][place]
@@ -286,20 +295,20 @@ class TestMore:
     def test_probabilities_that_do_not_come_true_are_named(self):
         for scale, way in [(3.0, "low"), (0.3, "high")]:
             text = page(with_odds(scale=scale)).text
-            assert "Not all probabilities of 'yes' can be trusted." in text
-            assert f"They are too {way} most clearly where the model says about" in text
-            assert "can be trusted" in text.split("More about the test")[0], "nothing to unfold"
+            assert "The predicted probabilities of 'yes' are miscalibrated." in text
+            assert f"They are too {way} most clearly near a predicted" in text
+            assert "miscalibrated" in text.split("More about the test")[0], "nothing to unfold"
             poor, fine = with_odds(scale=scale), KINDS["two with odds"]
             assert (
                 score.describe_miscalibration(poor, restore_schema(poor)).replace("\xa0", " ")
                 in text
             )
             assert score.describe_miscalibration(poor, restore_schema(poor)).startswith(
-                "Not all probabilities of 'yes'"
+                "The predicted probabilities of 'yes'"
             )
             assert score.describe_miscalibration(fine, restore_schema(fine)) == ""
             good = page(KINDS["two with odds"]).text.split("More about the test")[0]
-            assert "come true" not in good
+            assert "calibrated" not in good
 
     def test_few_classes_have_a_table_of_answers(self):
         made = KINDS["five"]
@@ -307,7 +316,7 @@ class TestMore:
         counts = found["confusion"]
         for name, row in zip(found["classes"], counts, strict=True):
             assert " ".join([name, *(f"{each:,}" for each in row)]) in shown.text
-        assert f"The noise of each count is \u00b1 {found['confusion_error']:.2g}" in shown.text
+        assert f"the noise of each count: {found['confusion_error']:.2g}" in shown.text
         assert len(shown.all("td", "hit")) == 5
         faint = sum(each < 2 * found["confusion_error"] for row in counts for each in row)
         assert len(shown.all("td", "soft")) == faint
@@ -319,8 +328,8 @@ class TestMore:
         rows = [[1] + [0] * 19, [0] * 19 + [-1]]
         text = page(people(["no", "yes"], rows, LOG_ODDS_COLUMNS, of=100,
                            metric="area under the ROC curve", test=0.5)).text  # fmt: skip
-        assert "Balanced accuracy is unknown: every class has too few test records" in text
-        assert "How far to trust the probabilities is unknown" in text
+        assert "Balanced accuracy is not available: every class has too few test records" in text
+        assert "Calibration is not available" in text
 
     def test_an_area_of_the_first_two_of_more_classes_says_nothing_of_all(self):
         made = with_odds()
@@ -328,7 +337,7 @@ class TestMore:
         made["score"] |= {"metric": "area under the ROC curve", "test": 0.8}
         assert "More about the test" not in page(made).text
         assert any(
-            "first two alone" in each for each in find_result_warnings(made, restore_schema(made))
+            "first two only" in each for each in find_result_warnings(made, restore_schema(made))
         )
 
     def test_a_table_of_more_classes_than_there_are_is_refused(self):
@@ -381,7 +390,7 @@ def test_one_line_has_every_measure_of_all_classes():
     assert f"AUC {found['auc']['value']:.3f} \u00b1 {found['auc']['error']:.3f}" in line
     assert f"balanced accuracy {percent(found['balanced_accuracy']['value'])} \u00b1" in line
     most = percent(found["most_common"]["value"])
-    assert line.endswith(f"accuracy of always answering 'no' {most}")
+    assert line.endswith(f"majority-class baseline ('no') {most}")
     assert score.list_measures(document(), restore_schema(document())) == ""
 
 
@@ -411,8 +420,13 @@ def test_worse_than_one_answer_is_said_seldom_of_a_model_as_good():
             above = estimate_lead(
                 Table(counts=counts, columns=PREDICTION_COLUMNS, noise=noise, of=n)
             )
-            given = {"words": "", "at": 0.0, "margin": above["value"], "error": above["error"]}
-            worse += Baseline(**given, among=k).wins
-            naive += Baseline(**given).wins
+            given = {
+                "description": "",
+                "at": 0.0,
+                "margin": above["value"],
+                "error": above["error"],
+            }
+            worse += Baseline(**given, among=k).is_better
+            naive += Baseline(**given).is_better
         assert worse / 800 < 0.04
         assert naive / 800 > 0.1, "without a word about how many there are it is said too often"

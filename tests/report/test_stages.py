@@ -239,7 +239,7 @@ def test_every_optimizer_has_words():
 
 @pytest.mark.unit
 def test_a_run_that_ends_with_its_budget_says_how_far_it_came():
-    for made, words in [(None, "at most 1,000"), (312, "made 312 of at most 1,000")]:
+    for made, words in [(None, "at most 1,000"), (312, "312 of at most 1,000")]:
         assert (
             format_steps(recipe(schedule=ValidationSchedule(rate=0.7, threshold=0.01)), made)
             == words
@@ -254,7 +254,7 @@ def test_a_document_of_an_earlier_version_is_told():
     old = restore_recipe({key: values[key] for key in kept})
     assert describe_stages(old) == [UniformSchedule().describe()]
     assert (format_steps(old), format_noise_multiplier(old)) == ("1,000", "2.0000")
-    assert format_noise_multiplier(recipe(schedule=TimeDecay(rate=0.1))) == "2.0000 at first"
+    assert format_noise_multiplier(recipe(schedule=TimeDecay(rate=0.1))) == "2.0000 initially"
     first = {**{key: values[key] for key in kept}, "order": {"record_bound": 0.5}}
     assert "clipped to norm 0.5 before" in describe_stages(restore_recipe(first))[0]
 
@@ -304,7 +304,7 @@ def without_figure() -> dict[str, tuple[Any, str]]:
         "theorem 3": (yu_theorem3(**step, delta=1e-5), "up to 1 / (16 sigma)"),
         "eq8": (
             bao_equation_8(epsilon=700.0, runs=10**12, delta_prime=1e-5),
-            "exceeds every number",
+            "exceeds the range",
         ),
     }
 
@@ -315,7 +315,7 @@ def test_a_claim_without_a_figure_says_why():
         claim, why = without_figure()[name]
         words = describe_claim(claim.to_json())
         assert claim.value is None
-        assert f"({claim.source}): no figure, because" in words
+        assert f"({claim.source}): no value, because" in words
         assert why in words
         assert words.endswith(claim.verdict)
 

@@ -46,18 +46,18 @@ def network(*layers: dict[str, Any]) -> str:
 class TestOdds:
     def test_a_strong_price_says_what_an_attacker_finds_and_what_guessing_would(self):
         assert wording.describe_attack_bound(summarize_attack(document(STRONG))) == (
-            "That means: suppose somebody knows all other records, and says whose were used. If "
-            "they are wrong about 1 of 100 people whose records were not, they are right about at "
-            "most 5 of 100 whose records were (blind guessing: 1)."
+            "Membership inference bound: an attacker who knows all other records and accepts a 1 % "
+            "false-positive rate detects at most 5 % of the people in the data (random guessing: "
+            "1 %)."
         )
 
     def test_a_large_price_is_said_to_protect_little_or_nobody(self):
         for attack, begins in [
-            (STRONG, "That means: suppose somebody"),
-            ([[0.01, 0.2], [0.1, 0.5]], "That means: suppose somebody"),
-            (WEAK, "That is little protection: suppose somebody"),
-            ([[0.01, 0.99], [0.1, 1.0]], "That is little protection: suppose somebody"),
-            (NONE, "That protects nobody: suppose somebody"),
+            (STRONG, "Membership inference bound: an attacker"),
+            ([[0.01, 0.2], [0.1, 0.5]], "Membership inference bound: an attacker"),
+            (WEAK, "Weak protection. Membership inference bound"),
+            ([[0.01, 0.99], [0.1, 1.0]], "Weak protection. Membership inference bound"),
+            (NONE, "No protection. Membership inference bound"),
         ]:
             assert wording.describe_attack_bound(summarize_attack(document(attack))).startswith(
                 begins
@@ -66,7 +66,7 @@ class TestOdds:
     def test_where_no_bound_is_known_none_is_told(self):
         for attack in [None, []]:
             told = wording.describe_attack_bound(summarize_attack(document(attack)))
-            assert told == f"N{wording.NO_ATTACK_BOUND[1:]}"
+            assert told == wording.NO_ATTACK_BOUND
             assert not any(digit.isdigit() for digit in told)
 
 
@@ -74,10 +74,10 @@ class TestOdds:
 class TestProtection:
     def test_it_is_said_how_little_it_is(self):
         for attack, begins in [
-            (STRONG, "suppose somebody"),
-            (WEAK, "little: suppose somebody"),
-            (NONE, "none: suppose somebody"),
-            (None, "no bound"),
+            (STRONG, "Membership inference bound: an"),
+            (WEAK, "Weak protection. Membership"),
+            (NONE, "No protection. Membership"),
+            (None, "Membership inference bound: not"),
         ]:
             assert wording.describe_protection(document(attack)).startswith(begins)
 
@@ -85,9 +85,9 @@ class TestProtection:
         public = document(STRONG)
         public["dataset"]["declared_public"] = True
         told = wording.describe_protection(public)
-        assert told == "none, because the data were declared public."
+        assert told == "No protection: the data were declared public."
         seeded = wording.describe_protection(document(STRONG, reproducible=True))
-        assert seeded == "none, because whoever knows the seed can take the noise away."
+        assert seeded == "No protection: anyone who knows the seed can subtract the noise."
 
 
 @pytest.mark.unit
@@ -115,7 +115,7 @@ class TestScore:
     def test_of_public_data_the_exact_score_stands_beside_it(self):
         public = document()
         public["score"]["exact"] = 0.913
-        assert "; exactly 0.913 (public data)" in describe_score(public, ARRAYS)[1]
+        assert "; exact score 0.913 (public data)" in describe_score(public, ARRAYS)[1]
 
 
 @pytest.mark.unit
@@ -124,27 +124,27 @@ class TestDataAndModel:
         told = wording.describe_data("people", 1797, ARRAYS)
         assert told == f"people: 1,797 records, {ARRAYS.describe()}"
         table = TableSchema(columns=(Column(name="age", low=0, high=9),), target=Column(name="ill"))
-        assert wording.describe_data("p", 5, table).endswith(" (column 'ill' is predicted)")
+        assert wording.describe_data("p", 5, table).endswith(" (target: column 'ill')")
 
     def test_a_network_is_told_in_words(self):
         dense = {"kind": "dense", "units": 8, "activation": "tanh"}
-        assert network() == "a linear model"
-        assert network(dense) == "8 tanh units"
-        assert network(dense, dense) == "8 tanh units, then 8 tanh units"
+        assert network() == "linear model"
+        assert network(dense) == "MLP with 8 tanh units"
+        assert network(dense, dense) == "MLP with 8 tanh units, then 8 tanh units"
 
     def test_chosen_features_are_named(self):
         for best, told in [
             (
                 {"features": ["a", "b"], "of": 2, "directions": None},
-                "a linear model of all 2 features",
+                "linear model on all 2 features, selected by cfs",
             ),
             (
                 {"features": ["a", "b"], "of": 9, "directions": None},
-                "a linear model of 2 of 9 features, chosen by cfs: a, b",
+                "linear model on 2 of 9 features, selected by cfs: a, b",
             ),
             (
                 {"features": [], "of": 9, "directions": 3},
-                "a linear model of 3 directions in all 9 features",
+                "linear model on 3 projections of all 9 features",
             ),
         ]:
             assert wording.describe_features({"best": best, "strategy": {"name": "cfs"}}) == told
@@ -153,6 +153,6 @@ class TestDataAndModel:
 @pytest.mark.unit
 def test_what_was_taken_as_public_is_left_out_of_what_is_promised():
     told = wording.describe_protection(document(STRONG, assumed_public=["age", "city"]))
-    assert "leaves out what was taken as public and not charged (age, city)" in told
-    assert "no bound on what it tells of them" in told
+    assert "excludes what was assumed public and not charged (age, city)" in told
+    assert "what it reveals has no bound" in told
     assert "leaves out" not in wording.describe_protection(document(STRONG))
