@@ -484,7 +484,7 @@ def _collect_facts(plan: Plan, request: SearchRequest, public: str | None) -> Fa
     default = plan.space.candidate(plan.space.default_genotype())
     signal = compute_signal(mu, plan.released_slots, outputs)
     study = load_study(schema, plan.name).rescale_to_classes(outputs)
-    outside = study.outside(signal, outputs, count_features(schema))
+    outside = study.describe_extrapolation(signal, outputs, count_features(schema))
     recipe = plan.final_recipe(default) if plan.retrained else plan.trial_recipe(default)
     usual = plan.score_metric is find_default_metric(schema.regression)
     found = None

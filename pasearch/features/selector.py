@@ -360,7 +360,9 @@ class ComparingSelector(Selector):
         """List every planned training and score."""
         knob = trainer.knob(form.split.trial_size, form.schema.regression)
         return (
-            LineTemplate(name=self.training_line, knob=knob, times=self.charged(trainer)),
+            LineTemplate(
+                name=self.training_line, knob=knob, times=self.count_charged_trainings(trainer)
+            ),
             LineTemplate(
                 name="score", knob=SCORE_NOISE, times=self.trainings, partition="validation"
             ),

@@ -170,7 +170,9 @@ def choose_strategy(
             bound_network_form(fixed.schema, fixed.most)[1],
             count_features(fixed.schema),
         )
-        if outside := study.outside(_signal_of_training(fixed, fixed.trial_mu), outputs, features):
+        if outside := study.describe_extrapolation(
+            _signal_of_training(fixed, fixed.trial_mu), outputs, features
+        ):
             return default(f"No prediction: {outside}")
     looks = min(count, MAX_COMPARED_CANDIDATES)
     if not looks > 1:
