@@ -331,8 +331,8 @@ def test_a_score_that_says_nothing_is_no_headline():
     for test, noise, value, verdict in [
         (0.9, 0.003, "90.0", "Random baseline 10.0 %"),
         (0.12, 0.01, "12.0", "Not significantly different from the random baseline (10.0 %)"),
-        (0.0, 6.585, "unknown", "The noise is too large: this test says nothing"),
-        (1.0, 0.4, "unknown", "The noise is too large: this test says nothing"),
+        (0.0, 6.585, "unknown", "The test score is below the noise level"),
+        (1.0, 0.4, "unknown", "The test score is below the noise level"),
     ]:
         made = changed("score", "test", to=test)
         made["score"]["noise"]["standard_deviation"] = noise
@@ -424,7 +424,7 @@ def test_the_dearest_partition_is_the_price():
         assert len(found.all("div", "on")) == len(found.all("rect", "accent")) == 1
         assert re.search(rf"{dearest} [\d,]+ records total", found.text)
         labels = [each["aria-label"] or "" for each in found.all("svg", "bar")]
-        (price,) = [each for each in labels if "this is the price" in each]
+        (price,) = [each for each in labels if "this is the total" in each]
         assert f"Partition {dearest}:" in price
 
 
@@ -465,10 +465,10 @@ OPTIONAL = {
     "curves": "Accuracy over training steps",
     "compared": "Comparison with no search",
     "trials": "Candidates",
-    "claims": "Claims of papers, beside",
+    "claims": "Published bounds (not used)",
     "warnings": "Warnings",
-    "estimated_privately": "Estimated privately, with a part of the budget",
-    "assumed_public": "Assumed public: read for nothing",
+    "estimated_privately": "Estimated with differential privacy",
+    "assumed_public": "Assumed public (read without a charge)",
 }
 
 
