@@ -13,8 +13,7 @@
 
 Here u is given up to its constant. The proof of `additive` needs these conditions. Fisher
 information is with respect to the location, E[(d log z / dx)^2]. A user's density becomes a
-`tabulated` one, so the density that is accounted for is the one that is sampled, and a file holds
-numbers and no code.
+`tabulated` one: the same density is accounted for and sampled, and a file holds only numbers.
 
 Sources: Nasr, Shokri and Houmansadr 2020, Section 5 (gaussian, student-t, laplace, cauchy, variance
 gamma, sech); Kronrod's 15 points around Gauss's 7 for integrals. Proof:

@@ -224,7 +224,7 @@ def _poisson_gaussian_curve(event: events.PoissonGaussian, orders: tuple[float, 
     step = GaussianDpEvent(event.noise_multiplier)
     logger = logging.getLogger("absl")
     before = logger.level
-    logger.setLevel(logging.ERROR)  # a series that does not converge has no bound: see `_curve`
+    logger.setLevel(logging.ERROR)  # a diverging series has no bound, see `_sum_curves`
     try:
         accountant.compose(PoissonSampledDpEvent(event.sampling_probability, step))
     finally:
@@ -337,7 +337,7 @@ class PrivacyFilter:
         return np.where(added == 0, self._spent, np.nextafter(self._spent + added, np.inf))
 
     def _fits(self, total: Array) -> bool:
-        return bool(np.all(total <= self._most))  # a NaN is not: `rdp` has none, and it would fail
+        return bool(np.all(total <= self._most))  # false for NaN, which `rdp_curve` never returns
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise TypeError("A Filter is never copied or pickled: two copies would spend twice.")

@@ -8,7 +8,7 @@
                      c * d; and records are copied to consecutive rows for `sums`    a record
     sums             (c * d)^T x, and the sums of c * d, of all layers               their tiles
 
-A program reads its training, layer and tile from a list of work, so one call serves all trainings
+A program reads its training, layer and tile from a list of work. So one call serves all trainings
 of a generation, and the result of one does not depend on the others. Rows beyond the batch are
 skipped. The formulas are those of `training.dense`; norms are summed in float64. A null record, or
 one that is not finite, adds c * d = 0 times its inputs. These are overwritten by 0, because they
