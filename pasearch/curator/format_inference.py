@@ -153,12 +153,7 @@ def _is_unit(text: str, known: frozenset[str]) -> bool:
     return text in known or (len(text) == 1 and unicodedata.category(text) == "Sc")
 
 
-KNOWN_UNITS = CURRENCIES | {
-    *SCALE_WORDS,
-    *MONEY_SCALE_WORDS,
-    *OTHER_UNITS,
-    *(unit for each in UNIT_FAMILIES for unit in each),
-}
+KNOWN_UNITS = CURRENCIES.union(SCALE_WORDS, MONEY_SCALE_WORDS, OTHER_UNITS, *UNIT_FAMILIES)
 """Known units after a number."""
 
 

@@ -177,10 +177,10 @@ class Column:
         kind = declared[0] if self.kind is None and declared else self.kind
         if kind is not None and kind not in KINDS:
             raise self._make_error(f"its kind is {kind!r}: expected one of {', '.join(KINDS)}.")
-        alien = [key for other, keys in by_kind.items() if other != kind for key in keys]
-        if alien:
+        invalid = [key for other, keys in by_kind.items() if other != kind for key in keys]
+        if invalid:
             raise self._make_error(
-                f"key {alien[0]} is not valid for kind {kind!r}: remove the key or change the kind."
+                f"key {invalid[0]} is not valid for kind {kind!r}: remove it or change the kind."
             )
         return kind
 
@@ -342,11 +342,7 @@ class Column:
         return CellFormat(marks, form, truth=self.kind == "number")
 
     def read_as(self, usual: Mapping[str, Any]) -> Column:
-        """Return the column with the table's notation of cells where it declares none.
-
-        Args:
-            usual: The table's values of `READING_KEYS`.
-        """
+        """Return the column with the table's notation (`READING_KEYS`) where it declares none."""
         own = {key: getattr(self, key) for key in READING_KEYS}
         if own["decimal"] is None and own["thousands"] is None:
             own |= {key: usual.get(key) for key in ("decimal", "thousands")}

@@ -74,11 +74,11 @@ class Records:
         """Return the number of records, null records included: public."""
         return len(self.y)
 
-    def take(self, places: np.ndarray) -> Records:
+    def take(self, indices: np.ndarray) -> Records:
         """Return the records at some indices."""
         import torch
 
-        at = torch.from_numpy(places)
+        at = torch.from_numpy(indices)
         return replace(self, x=self.x[at], y=self.y[at], valid=self.valid[at])
 
     def parts(self) -> Iterator[Records]:
@@ -155,16 +155,16 @@ class _PartitionView(ABC, Generic[OpenedT]):
     Args:
         name: One of `PARTITIONS`, or the name of a disjoint subset.
         dataset: Data set that the partition belongs to.
-        slots: Positions of the records, int, (size,).
+        indices: Positions of the records, int, (size,).
         front: Fitted feature extractor applied to the records; None: raw features.
     """
 
     __slots__ = ("_dataset", "_front", "_name", "_slots")
 
     def __init__(
-        self, name: str, dataset: Dataset, slots: np.ndarray, front: FittedFrontEnd | None = None
+        self, name: str, dataset: Dataset, indices: np.ndarray, front: FittedFrontEnd | None = None
     ):
-        self._name, self._dataset, self._slots, self._front = name, dataset, slots, front
+        self._name, self._dataset, self._slots, self._front = name, dataset, indices, front
 
     @property
     def name(self) -> str:
@@ -351,9 +351,9 @@ class Dataset:
         """
         if split.n != self.n:
             raise UsageError(f"The split has {split.n} records, but the data has {self.n}.")
-        slots = split.draw_positions(generator)
+        drawn = split.draw_positions(generator)
         self._clear_caches()
-        self._partitions = {name: Partition(name, self, places) for name, places in slots.items()}
+        self._partitions = {name: Partition(name, self, places) for name, places in drawn.items()}
 
     def adopt_schema(self, schema: AnySchema) -> None:
         """Set a completed schema and discard records encoded under the previous one."""
@@ -415,34 +415,34 @@ class Dataset:
                 digest.update(np.ascontiguousarray(each).data)
         return digest.hexdigest()
 
-    def _encode_once(self, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _encode_once(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return features, float32, (records, *shape), in [0, 1], and which are usable."""
         features = Sealed(self.features)._array
-        x = np.zeros((len(slots), *self.schema.shape), np.float32)
-        usable = np.ones(len(slots), bool)
-        for start in range(0, len(slots), ENCODING_BLOCK_RECORDS):
+        x = np.zeros((len(indices), *self.schema.shape), np.float32)
+        usable = np.ones(len(indices), bool)
+        for start in range(0, len(indices), ENCODING_BLOCK_RECORDS):
             part = slice(start, start + ENCODING_BLOCK_RECORDS)
-            usable[part] = self.schema.encode(features[slots[part]], out=x[part])
+            usable[part] = self.schema.encode(features[indices[part]], out=x[part])
         x[~usable] = 0.0
         return x, usable
 
     def _features(
-        self, slots: np.ndarray, front: FittedFrontEnd | None
+        self, indices: np.ndarray, front: FittedFrontEnd | None
     ) -> tuple[Tensor, np.ndarray]:
         """Return the features as a tensor, and whether each record is usable."""
         import torch
 
-        x, usable = self._apply_front_end(front, slots)
+        x, usable = self._apply_front_end(front, indices)
         return torch.from_numpy(x), usable
 
     def _apply_front_end(
-        self, front: FittedFrontEnd | None, slots: np.ndarray
+        self, front: FittedFrontEnd | None, indices: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return features after a feature extractor, float32, and whether each record is usable."""
         if front is None or isinstance(front.front_end, Raw):
-            return self._encode_once(slots)
+            return self._encode_once(indices)
         x, usable = self._map_all_records(front)
-        return x[slots], usable[slots]
+        return x[indices], usable[indices]
 
     def _map_all_records(self, front: FittedFrontEnd) -> tuple[np.ndarray, np.ndarray]:
         """Return all records after a feature extractor (cached), and which are usable."""
@@ -452,7 +452,7 @@ class Dataset:
             self._mapped_features[digest] = transform_records(self, front, before)
         return self._mapped_features[digest]
 
-    def _records(self, name: str, slots: np.ndarray, front: FittedFrontEnd | None) -> Records:
+    def _records(self, name: str, indices: np.ndarray, front: FittedFrontEnd | None) -> Records:
         import torch
 
         if (disk := self._on_disk(name)) is not None:
@@ -462,29 +462,29 @@ class Dataset:
                 public=self.public,
             )  # fmt: skip
         is_raw = front is None or isinstance(front.front_end, Raw)
-        is_many = len(slots) * math.prod(self.schema.shape) > rows.MAX_TENSOR_NUMBERS
+        is_many = len(indices) * math.prod(self.schema.shape) > rows.MAX_TENSOR_NUMBERS
         if name and is_raw and is_many and isinstance(self.schema, TableSchema):
             if name not in self._packed:
-                y, valid = self.schema.encode_labels(Sealed(self.labels)._array[slots])
+                y, valid = self.schema.encode_labels(Sealed(self.labels)._array[indices])
                 features = Sealed(self.features)._array
-                kept = pack_table(self.schema, lambda part: features[slots[part]], valid)
+                kept = pack_table(self.schema, lambda part: features[indices[part]], valid)
                 y[~valid] = 0
                 self._packed[name] = Records(
                     x=cast(Any, CompactRows.of(self.schema, kept)), y=torch.from_numpy(y),
                     valid=torch.from_numpy(valid), public=self.public,
                 )  # fmt: skip
             return self._packed[name]
-        y, labelled = self.schema.encode_labels(Sealed(self.labels)._array[slots])
+        y, labelled = self.schema.encode_labels(Sealed(self.labels)._array[indices])
         # Partitions share one large file of extracted features; public metadata decides.
         shape = () if front is None else front.front_end.output_shape(self.schema.shape)
-        is_many = len(slots) * math.prod(shape) > rows.MAX_TENSOR_NUMBERS
+        is_many = len(indices) * math.prod(shape) > rows.MAX_TENSOR_NUMBERS
         is_cached = self.cache is not None and front is not None and front.front_end.costly
         if name and front is not None and is_cached and is_many:
             kept, usable = self._map_all_records(front)
-            valid = usable[slots] & labelled
-            x: Any = select_rows(kept, slots, valid)
+            valid = usable[indices] & labelled
+            x: Any = select_rows(kept, indices, valid)
         else:
-            x, usable = self._features(slots, front)
+            x, usable = self._features(indices, front)
             valid = usable & labelled
             x[torch.from_numpy(~valid)] = 0.0
         y[~valid] = 0
@@ -493,12 +493,12 @@ class Dataset:
         )
 
     def _write_files(
-        self, name: str, slots: np.ndarray, front: FittedFrontEnd | None, folder: Path
+        self, name: str, indices: np.ndarray, front: FittedFrontEnd | None, folder: Path
     ) -> Path:
         key = name, "" if front is None else front.digest, folder
         if key not in self._files:
             own = Path(tempfile.mkdtemp(dir=folder))  # 0700
-            self._records(name, slots, front).write(own)
+            self._records(name, indices, front).write(own)
             self._files[key] = own
         return self._files[key]
 

@@ -91,8 +91,8 @@ class Schema:
     def __post_init__(self) -> None:
         if self.class_names is not None:
             names = tuple(self.class_names)
-            texts = all(isinstance(name, str) and name for name in names)
-            if not texts or not len({*names}) == len(names) == self.classes:
+            are_strings = all(isinstance(name, str) and name for name in names)
+            if not are_strings or not len({*names}) == len(names) == self.classes:
                 raise UsageError(
                     f"The class names are {self.class_names!r}: expected {self.classes} distinct "
                     "strings, one per class."
@@ -157,8 +157,8 @@ class Schema:
     @property
     def undeclared(self) -> tuple[str, ...]:
         """Items that must be estimated privately before records can be encoded."""
-        aim = self.target if self.regression else self.classes
-        return (("bounds",) if self.low is None else ()) + (("target",) if aim is None else ())
+        target = self.target if self.regression else self.classes
+        return (("bounds",) if self.low is None else ()) + (("target",) if target is None else ())
 
     def max_shape(self, most: int) -> tuple[int, ...]:
         """Return the shape of an encoded record; `most` applies to tables only."""
@@ -210,7 +210,7 @@ class Schema:
         """
         if self.labels is not None:
             known = np.asarray(self.labels)
-            with np.errstate(all="ignore"):  # a warning would tell of a value
+            with np.errstate(all="ignore"):  # a warning would reveal a value
                 classes = np.searchsorted(known, labels).clip(max=len(known) - 1)
                 valid = known[classes] == labels
             return np.where(valid, classes, 0).astype(np.int64), valid
@@ -319,10 +319,10 @@ class Schema:
         try:
             target, shape = values.get("target"), tuple(values["shape"])
             plain = {name: value for name, value in values.items() if name != "kind"}
-            aim = None if target is None else tuple(target)
+            target = None if target is None else tuple(target)
             for key in ("class_names", "labels"):
                 plain[key] = None if plain.get(key) is None else tuple(plain[key])
-            return cls(**{**plain, "shape": shape, "target": aim})
+            return cls(**{**plain, "shape": shape, "target": target})
         except (KeyError, TypeError, AttributeError) as error:
             raise UsageError(f"The JSON schema of arrays is malformed ({error!r}).") from None
 
@@ -343,14 +343,10 @@ class ArrayMetadata(Protocol):
     """Public metadata of a sealed array: shape and dtype."""
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of the array."""
-        ...
+    def shape(self) -> tuple[int, ...]: ...
 
     @property
-    def dtype(self) -> np.dtype[Any]:
-        """Type of the elements."""
-        ...
+    def dtype(self) -> np.dtype[Any]: ...
 
 
 def _check_bounds(name: str, bounds: object) -> tuple[float, float]:

@@ -56,11 +56,11 @@ def parse_schema(values: Mapping[str, Any]) -> dict[str, Any]:
             "file's order: add tables such as [columns.age]."
         )
     order = () if header else tuple(columns)
-    aim = columns.pop(target, Column(name=target))
-    check_class_count(aim)
+    target_column = columns.pop(target, Column(name=target))
+    check_class_count(target_column)
     # A file may declare only the target; `for_header` adds the other columns.
     return {
-        "columns": tuple(columns.values()), "target": aim, "name": name,
+        "columns": tuple(columns.values()), "target": target_column, "name": name,
         "official_test": values.get("official_test", 0), "quotes": values.get("quotes", True),
         "order": order, "separator": values.get("separator"),
         "proposed": values.get("proposed", False),

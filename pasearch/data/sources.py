@@ -13,18 +13,17 @@ from pasearch.errors import UsageError, suggest_file, suggest_name
 
 DECLARATIONS = (
     "bounds", "classes", "regression", "labels", "target", "schema", "quotes", "columns",
-    "separator",
-    "image_side", "grey",
+    "separator", "image_side", "grey",
 )  # fmt: skip
 """Fields of `DataDeclaration` that apply to some kinds of data only."""
 
 
-def load_dataset(data: str, **said: Any) -> Dataset:
+def load_dataset(data: str, **declarations: Any) -> Dataset:
     """Load a data set.
 
     Args:
         data: Name or path that one of `SOURCES` accepts.
-        said: Fields of `DataDeclaration`.
+        declarations: Fields of `DataDeclaration`.
 
     Returns:
         Dataset: Not yet partitioned.
@@ -32,7 +31,7 @@ def load_dataset(data: str, **said: Any) -> Dataset:
     Raises:
         UsageError: Unknown or malformed data, or a declaration that does not apply to it.
     """
-    source, declared = find_source(data), DataDeclaration(**said)
+    source, declared = find_source(data), DataDeclaration(**declarations)
     if source is None:
         raise UsageError(describe_unknown_data(data))
     for name in DECLARATIONS:

@@ -68,14 +68,16 @@ class TableFormat:
             UsageError: Invalid column names, or an invalid separator.
         """
         names, separator = read_column_names(columns), parse_separator(separator)
-        aim = frozenset[str]() if target is None else frozenset({normalize_unicode(target)})
+        target_names = (
+            frozenset[str]() if target is None else frozenset({normalize_unicode(target)})
+        )
         if schema is None:
-            return cls(quotes=quotes, columns=names, separator=separator, names=aim)
+            return cls(quotes=quotes, columns=names, separator=separator, names=target_names)
         return cls(
             quotes=quotes and schema.quotes,
             columns=names or schema.order or None,
             separator=separator or schema.separator,
-            names=aim | {column.name for column in (*schema.columns, schema.target)},
+            names=target_names | {column.name for column in (*schema.columns, schema.target)},
         )
 
 

@@ -77,7 +77,6 @@ class TableSchema:
 
     low: ClassVar[float] = 0.0  # smallest encoded value
     high: ClassVar[float] = 1.0  # largest encoded value
-
     columns: tuple[Column, ...]
     target: Column
     official_test: int = 0
@@ -412,14 +411,14 @@ class TableSchema:
         """
         declared = {column.name: column for column in (*self.columns, self.target)}
         target = None if target is None else normalize_unicode(target)
-        aim, known = target or self.target.name, set(header)
-        for name in (aim, *declared):
+        target_name, known = target or self.target.name, set(header)
+        for name in (target_name, *declared):
             if name not in known:
                 whose = ", which the schema declares" if name in declared and name != target else ""
                 hint = suggest_name(name, header).removesuffix("?")
                 raise UsageError(f"{where} has no column {name!r}{whose}{hint}.")
         columns = {name: declared.get(name, Column(name=name)) for name in header}
-        return replace(self, target=columns.pop(aim), columns=tuple(columns.values()))
+        return replace(self, target=columns.pop(target_name), columns=tuple(columns.values()))
 
     def describe(self) -> str:
         """Describe the schema in one line."""
@@ -594,10 +593,10 @@ class TableSchema:
             frame, declared or {}, estimate=estimate, categories_are_public=categories_are_public
         )
         names = list(columns)
-        aim = names[-1] if target is None else normalize_unicode(str(target))
-        if aim not in columns:
-            raise UsageError(f"The frame has no column {aim!r}{suggest_name(aim, names)}.")
-        found = columns.pop(aim)
+        name = names[-1] if target is None else normalize_unicode(str(target))
+        if name not in columns:
+            raise UsageError(f"The frame has no column {name!r}{suggest_name(name, names)}.")
+        found = columns.pop(name)
         check_class_count(found)
         return cls(columns=tuple(columns.values()), target=found, name="frame")
 
