@@ -372,7 +372,7 @@ class TestResume:
             resume(stopped, data=change(*arrays()))
         assert not (stopped / "private" / "keys").exists()
         assert spent(stopped) == before
-        with pytest.raises(UsageError, match="its keys are gone"):
+        with pytest.raises(UsageError, match="its keys are missing"):
             resume(stopped, data=arrays())
         assert spent(stopped) == before
         assert not os.listdir(stopped / "release")
@@ -447,7 +447,7 @@ class TestResume:
 
     @pytest.mark.unit
     def test_arrays_must_be_passed_again(self, stopped: Path):
-        with pytest.raises(UsageError, match="pass them again"):
+        with pytest.raises(UsageError, match="pass the same records"):
             resume(stopped)
         assert resume(stopped, data=arrays()).price == prepared("paas").plan.price
 
@@ -494,7 +494,7 @@ class TestResume:
         folder = RunFolder.create(tmp_path / "x", "test")
         if content is not None:
             folder.atomic_write("request.json", content)
-        with pytest.raises(UsageError, match="before it had begun"):
+        with pytest.raises(UsageError, match="before it began"):
             resume(tmp_path / "x", data=arrays())
 
     @pytest.mark.unit
@@ -655,7 +655,7 @@ class TestAlteredRuns:
     def test_without_its_keys_or_ledger_a_run_is_refused(self, stopped: Path, gone: list[str]):
         for name in gone:
             (stopped / "private" / name).unlink()
-        with pytest.raises(UsageError, match="are gone"):
+        with pytest.raises(UsageError, match="are missing"):
             resume(stopped, data=arrays())
 
     @pytest.mark.parametrize(
@@ -690,7 +690,7 @@ class TestAlteredRuns:
             (stopped / "private" / name).unlink(missing_ok=True)
         shutil.rmtree(stopped / "private" / "trials", ignore_errors=True)
         (stopped / "private" / "schema.json").write_text("{}")
-        with pytest.raises(UsageError, match="are gone"):
+        with pytest.raises(UsageError, match="are missing"):
             resume(stopped, data=arrays())
 
     def test_trials_of_other_keys_are_refused(self, stopped: Path):
@@ -933,7 +933,7 @@ class TestSharedLedger:
         if anew:
             self.started(tmp_path / "new", ledger, ledger_budget=total)
         before = ledger.read_bytes() if anew else None
-        with pytest.raises(BudgetError, match=r"shared ledger.*Put back its newest copy"):
+        with pytest.raises(BudgetError, match=r"shared ledger.*Restore its newest copy"):
             resume(tmp_path / "x", data=arrays())
         assert (ledger.read_bytes() if ledger.exists() else None) == before
         ledger.write_bytes(saved)
@@ -974,7 +974,7 @@ class TestSharedLedger:
 
         with monkeypatch.context() as patch:
             patch.setattr(engine, "train_candidate", lose)
-            with pytest.raises(BudgetError, match="Put back its newest copy"):
+            with pytest.raises(BudgetError, match="Restore its newest copy"):
                 self.started(tmp_path / "x", ledger, ledger_budget=(3.0, 1e-3))
         ledger.write_bytes(kept[0])
         assert resume(tmp_path / "x", data=arrays()).document["ledger"]["epsilon"] == 3.0

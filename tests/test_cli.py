@@ -525,7 +525,7 @@ class TestTables:
         code, _, err = run("arch", *options)
         assert code == 3
         assert "no class was found, so no model was trained" in err
-        assert "`pasearch check FILE` shows rows that cannot be read" in err
+        assert "`pasearch check FILE` shows unreadable rows" in err
         assert "every row has 3 cells, and the header has 2" in run("check", "mine.csv")[2]
 
     def test_new_records_without_a_column_are_asked_whether_another_is_meant(
@@ -861,7 +861,7 @@ class TestMachine:
             fail_at(patch, name)
             code, _, err = run("arch", "--eps", 2, *FIXED, "--out", "x")
         assert code == 1
-        assert f"then finish it with `pasearch resume {Path('x').absolute()}`." in err
+        assert f"continue with `pasearch resume {Path('x').absolute()}`." in err
         assert name not in err
         assert not list(Path("x/release").iterdir()), "nothing half-written is published"
         code, _, err = run("resume", "x")

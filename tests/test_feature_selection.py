@@ -471,7 +471,7 @@ class TestResume:
 
     @pytest.mark.unit
     def test_needs_the_records_again(self, stopped: Path):
-        with pytest.raises(UsageError, match="pass them again"):
+        with pytest.raises(UsageError, match="pass the same records"):
             resume(stopped)
         with pytest.raises(UsageError, match="not finished"):
             read_document(stopped)

@@ -1,6 +1,6 @@
-"""How every run begins and ends, whatever it looks for.
+"""Start and end of every run of any task.
 
-    request  ->  data set (form only)  ->  plan (printed)  ->  folder, ledger, keys
+    request  ->  data set (metadata)   ->  plan (printed)  ->  folder, ledger, keys
              ->  search or selection (`Prepared.execute`)  ->  release/ (all at once)
              ->  keys destroyed
 
@@ -67,10 +67,10 @@ if TYPE_CHECKING:
 AnyPlan = TypeVar("AnyPlan", bound="Plan | FeaturePlan")
 
 DATA_SOURCE_FIELDS = ("search_on", "validate_on")
-"""What of a request names data beside its own: a file, or built-in ones."""
+"""Fields of a request that name further data: a file, or a built-in data set."""
 
 PATH_FIELDS = ("data_root", "schema", "cache", "ledger")
-"""What else of it names files."""
+"""Fields of a request that name other files or folders."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,13 +78,13 @@ class Session:
     """An open run.
 
     Args:
-        folder: Its folder.
-        ledger: Its ledger, opened with the plan's lines.
-        keys: Its secret randomness.
+        folder: Folder of the run.
+        ledger: Privacy ledger, opened with the plan's lines.
+        keys: Secret randomness of the run.
         device: "cpu" or "cuda".
-        progress: What to report.
-        executor: Who trains; open while the run lasts.
-        trials: Opens the store of finished trials, with the seal of the run's keys.
+        progress: Receiver of progress reports.
+        executor: Open execution backend.
+        trials: Function that opens the store of finished trials, sealed with the run's keys.
     """
 
     folder: RunFolder
@@ -96,21 +96,21 @@ class Session:
     trials: Callable[[Stream], Journal]
 
     def engine_fields(self) -> dict[str, Any]:
-        """Return the fields that both engines take over."""
+        """Return the fields that both engines use."""
         names = ("folder", "ledger", "keys", "device", "progress", "executor")
         return {name: getattr(self, name) for name in names}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared(Generic[AnyPlan]):
-    """A request with its data set and solved plan; nothing private was read.
+    """Request with its data set and calibrated plan; nothing private was read.
 
     Args:
-        request: What was asked for.
-        dataset: Private, or declared public.
-        plan: Solved.
-        searched_on: Declared-public records that the search reads for nothing, if any.
-        validated_on: Declared-public records of a recipe's validation queries, if any.
+        request: Request of the user.
+        dataset: Private or declared-public data set.
+        plan: Calibrated plan.
+        searched_on: Declared-public data set that the search reads at no cost, if any.
+        validated_on: Declared-public data set of the validation queries, if any.
     """
 
     request: Request
@@ -124,7 +124,7 @@ class Prepared(Generic[AnyPlan]):
         return {}
 
     def execute(self, session: Session) -> Result:
-        """Search or choose, train, test and publish, within an open run."""
+        """Search or select, train, test and publish, within an open run."""
         raise NotImplementedError
 
 
@@ -134,7 +134,7 @@ def run(
     out: str | Path | None = None,
     progress: Progress | bool | None = None,
 ) -> Any:
-    """Run what was prepared in a new folder, and return its result."""
+    """Run a prepared request in a new folder, and return its result."""
     with create_run(prepared, out) as folder:
         return carry_out(prepared, folder, resumed=False, progress=progress)
 
@@ -146,7 +146,7 @@ def carry_out(
     resumed: bool,
     progress: Progress | bool | None = None,
 ) -> Any:
-    """Carry out a plan in its folder, from the start or from where it stopped."""
+    """Execute a plan in its folder, from the start or from its interruption."""
     from pasearch.api.trials import open_trials
 
     plan, dataset, request = prepared.plan, prepared.dataset, prepared.request
@@ -187,27 +187,27 @@ def check_not_refused(prepared: Prepared[Any]) -> None:
         return
     first, *others = reasons
     raise BudgetError(
-        f"This run is certain to fail, so nothing was read or charged: {first} To run it all the "
-        "same, use `force=True`.",
+        f"This run is certain to fail, so nothing was read or charged: {first} To run it anyway, "
+        "use `force=True`.",
         *others,
     )
 
 
 @contextmanager
 def create_run(prepared: Prepared, out: str | Path | None) -> Iterator[RunFolder]:
-    """Make a run's folder, and take it away again if the run is refused before it has spent.
+    """Create the folder of a run, and delete it if the run is refused before it has spent.
 
-    Guarantee: afterwards no time of `release/`, `private/` or the folder tells when the run ended.
+    Guarantee: afterwards no time of `release/`, `private/` or the folder reveals when the run
+    ended.
 
     Args:
-        prepared: What will be run.
-        out: Where, if the request does not say; it must not exist. None takes
-            runs/<name>-<number>.
+        prepared: Request to run.
+        out: New folder, if the request names none; None: runs/<name>-<number>.
 
     Raises:
-        UsageError: No such device or folder, a ledger without a total: nothing was written.
-        BudgetError: The run is certain to fail and is not forced: nothing was written.
-        InterruptedRunError: The user stopped it.
+        UsageError: No such device or folder, or a ledger without a total; nothing was written.
+        BudgetError: The run is certain to fail and is not forced; nothing was written.
+        InterruptedRunError: The user interrupted the run.
     """
     request = prepared.request
     check_not_refused(prepared)
@@ -225,11 +225,11 @@ def create_run(prepared: Prepared, out: str | Path | None) -> Iterator[RunFolder
 
 @contextmanager
 def _handle_errors(folder: RunFolder, *, new: bool) -> Iterator[None]:
-    """Hide the times of a run that has ended; state after an error what is charged and what to do.
+    """Hide the file times of a finished run; after an error state the charge and what to do.
 
     Args:
-        folder: Of the run.
-        new: Whether it starts here: if it is refused before it has spent, its folder is deleted.
+        folder: Folder of the run.
+        new: Whether the run is new; its folder is deleted if it is refused before it has spent.
     """
     try:
         with _report_lost_folder(folder):
@@ -237,7 +237,7 @@ def _handle_errors(folder: RunFolder, *, new: bool) -> Iterator[None]:
             folder.hide_times()
     except KeyboardInterrupt:
         raise InterruptedRunError(folder.path) from None
-    except PasearchError as error:  # it says itself how to go on
+    except PasearchError as error:  # its message states how to continue
         if new and isinstance(error, ChargedError):
             folder.hide_times()
         elif new and isinstance(error, (UsageError, BudgetError)):
@@ -245,11 +245,11 @@ def _handle_errors(folder: RunFolder, *, new: bool) -> Iterator[None]:
                 folder.discard()
         raise
     except Exception as error:
-        then = f"Nothing paid for is lost: then finish it with `pasearch resume {folder.path}`."
+        then = f"Finished releases are kept: continue with `pasearch resume {folder.path}`."
         if new and not _has_begun(folder):
             folder.discard()
-            then = "Nothing was read or charged: then give the same command again."
-        # An error's own words name files of `private/`, or a statement with its values.
+            then = "Nothing was read or charged: repeat the command."
+        # The text of an unknown error may contain files of `private/`, or values.
         words = describe_system_error(error)
         if words is None or isinstance(error, BrokenPipeError):
             error.add_note(then)
@@ -259,10 +259,10 @@ def _handle_errors(folder: RunFolder, *, new: bool) -> Iterator[None]:
 
 @contextmanager
 def _report_lost_folder(folder: RunFolder) -> Iterator[None]:
-    """Say that a run stays charged if its folder was taken away while it ran.
+    """Report that a run stays charged if its folder was deleted while it ran.
 
     Raises:
-        MachineError: In place of whatever was raised, if the folder is gone.
+        MachineError: The folder is gone; it replaces the original error.
     """
     try:
         yield
@@ -270,31 +270,32 @@ def _report_lost_folder(folder: RunFolder) -> Iterator[None]:
         if (folder.private / "run.json").exists():
             raise
         raise MachineError(
-            f"The run's folder {folder.path} was deleted or moved while the run went on. The run "
-            "stays charged: a shared ledger (`ledger=`) counts its whole plan. If the folder was "
-            f"moved, move it back and finish the run with `pasearch resume {folder.path}`. If it "
-            "is lost, the run cannot be finished: the same command would begin another run, which "
-            "is charged in addition."
+            f"The run's folder {folder.path} was deleted or moved during the run. The run stays "
+            "charged: a shared ledger (`ledger=`) counts its whole plan. If the folder was moved, "
+            f"move it back and finish the run with `pasearch resume {folder.path}`. If it is lost, "
+            "the run cannot be finished; repeating the command starts another run, which is "
+            "charged in addition."
         ) from None
 
 
 def _has_begun(folder: RunFolder) -> bool:
-    """Return whether a run may have read a record, or is reserved in a shared ledger.
+    """Check whether a run may have read a record, or is reserved in a shared ledger.
 
-    Keys are made before, and destroyed at its end. Nothing that was interrupted earlier is of use.
+    Keys are created before both and destroyed at the end. An earlier interruption leaves nothing to
+    resume.
     """
     return (folder.private / "keys").exists() or folder.finished
 
 
 @contextmanager
 def reopen_run(path: str | Path) -> Iterator[RunFolder]:
-    """Find an interrupted run's folder again.
+    """Open the folder of an interrupted run.
 
-    Guarantee: as of `create_run`.
+    Guarantee: afterwards no file time reveals when the run ended.
 
     Raises:
-        UsageError: No run there, or a finished one.
-        InterruptedRunError: The user stopped it once more.
+        UsageError: No run in the folder, or a finished one.
+        InterruptedRunError: The user interrupted the run again.
     """
     path = Path(path)
     if path.name == "release" and (path.parent / "private").is_dir():
@@ -313,16 +314,16 @@ def publish(folder: RunFolder, document: dict[str, Any], model: bytes) -> str:
     """Publish a result, its card, its report and its model, all at once; return the card.
 
     Args:
-        folder: Of a run that has not published.
-        document: `result.json`; what makes it useless, if so, joins its warnings.
-        model: The weights, in the file that the document names.
+        folder: Folder of a run that has not published.
+        document: Content of `result.json`; warnings on its quality are added.
+        model: Weights as bytes of the file that the document names.
     """
     document["warnings"] += find_result_warnings(document, restore_schema(document))
     if found := rank_model_effects(document, model):
         document["effects"] = found
     elapsed = round(time.time() - folder.started, 1)
     folder.atomic_write("timings.json", json.dumps({"seconds_since_start": elapsed}))
-    # As a reader of the file has it, so that `verify` makes the same texts of it.
+    # Rendered from the parsed file, so that `verify` renders the same texts.
     texts = render_release_files(parse_json(json.dumps(document), "result.json"))
     files = {
         **{name: text.encode() for name, text in texts.items()},
@@ -334,7 +335,7 @@ def publish(folder: RunFolder, document: dict[str, Any], model: bytes) -> str:
 
 
 def render_release_files(document: dict[str, Any]) -> dict[str, str]:
-    """Return the texts of `release/` that follow from `result.json`, by file name."""
+    """Render the files of `release/` that follow from `result.json`; texts by file name."""
     from pasearch.report.card import card_json, card_markdown
     from pasearch.report.html import report_html
 
@@ -350,8 +351,8 @@ def make_result_head(plan: Plan | FeaturePlan, task: str) -> dict[str, Any]:
     """Make the first part of `result.json`: data, budget, privacy cost, selection rule.
 
     Args:
-        plan: What was run.
-        task: What was asked for.
+        plan: Plan of the run.
+        task: Name of the task.
     """
     planned = plan.to_json()
     return {
@@ -381,14 +382,14 @@ def make_result_head(plan: Plan | FeaturePlan, task: str) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunEnvironment:
-    """What a run was made by.
+    """Environment of a run.
 
     Args:
         device: "cpu" or "cuda".
-        reproducible: Whether a seed made the noise.
-        secure_noise: Whether everything random came from AES-256.
-        ledger: The budget of all runs that name the same ledger, if it named one.
-        storage: The kind of the shared store of its trials, if it named one.
+        reproducible: Whether the noise follows from a seed.
+        secure_noise: Whether all random numbers are from AES-256.
+        ledger: Total budget of the shared ledger, if the run has one.
+        storage: Kind of the shared store of its trials, if the run has one.
         cluster: Whether a Ray cluster trained.
         data_root: Whether built-in data were read from a folder that the user named.
     """
@@ -405,9 +406,9 @@ class RunEnvironment:
 def make_result_tail(plan: Plan | FeaturePlan, made: RunEnvironment) -> dict[str, Any]:
     """Make the last part of `result.json`: assumptions, published bounds, run environment."""
     if made.secure_noise:
-        drawn = "everything random from AES-256"
+        drawn = "all random numbers from AES-256"
     elif made.device == "cuda":
-        drawn = "noise from CUDA's Philox (64 secret bits of key, 61 of place), batches from Philox"
+        drawn = "noise from CUDA's Philox (64 secret key bits, 61 offset bits), batches from Philox"
     else:
         drawn = "noise from AES-256, batches and candidates from Philox (128 bits)"
     randomness = (
@@ -438,13 +439,13 @@ def make_result_tail(plan: Plan | FeaturePlan, made: RunEnvironment) -> dict[str
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOutput:
-    """What only the run can tell: everything else in `result.json` follows from its plan.
+    """Output of a run; everything else in `result.json` follows from its plan.
 
     Args:
-        test_points: Noisy points on the test slots.
-        exact_points: The same without noise; declared-public data only.
-        test_cells: The counts that they are made of, row by row, where a table was released.
-        sha256: Of the model's file.
+        test_points: Noisy score count of the test records.
+        exact_points: Exact score count; declared-public data only.
+        test_cells: Entries of the noisy confusion matrix, row by row, if one was released.
+        sha256: SHA-256 of the model's file.
     """
 
     test_points: int
@@ -453,11 +454,11 @@ class RunOutput:
     test_cells: Sequence[int] = ()
 
     def task_fields(self, plan: Any, score: dict[str, Any]) -> dict[str, Any]:
-        """Return the fields of `result.json` that are of the task: task, space, recipe, best, ...
+        """Return the fields of `result.json` that depend on the task: space, recipe, best, ...
 
         Args:
-            plan: The run's.
-            score: As `make_score_json` returns it.
+            plan: Plan of the run.
+            score: Test score from `make_score_json`.
         """
         raise NotImplementedError
 
@@ -492,14 +493,14 @@ def release_result(
     model: bytes,
     extra: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Publish what a run has found, and return the fields of its result.
+    """Publish the output of a run, and return the fields of its result.
 
     Args:
-        prepared: What was run.
-        session: The open run.
-        found: What it found.
-        model: The weights, as bytes of a file.
-        extra: What else `result.json` says.
+        prepared: Request of the run.
+        session: Open run.
+        found: Output of the run.
+        model: Weights as bytes of a file.
+        extra: Further fields of `result.json`.
     """
     made = describe_environment(prepared, session.device, session.keys.reproducible)
     document = make_result_document(prepared.plan, found, made) | dict(extra or {})
@@ -513,10 +514,10 @@ def make_score_json(
     """Make the test score of the released model: noisy, and also exact on public data.
 
     Args:
-        plan: The run's.
-        points: With noise; of a table what its counts make, whatever is said here.
-        exact: Without; declared-public data only.
-        cells: The counts of a table, row by row, with noise; empty where one number was released.
+        plan: Plan of the run.
+        points: Noisy score count; ignored if `cells` are given.
+        exact: Exact score count; declared-public data only.
+        cells: Entries of the noisy confusion matrix, row by row; empty without one.
     """
     tested, metric = plan.split.test, plan.test_metric if cells else plan.score_metric
     own, deviation = list(cells) or [points], metric.noise(plan.test.epsilon).standard_deviation
@@ -549,12 +550,12 @@ def make_score_json(
 
 
 def name_data(data: object) -> str:
-    """Read the name of a run's data."""
+    """Return the name of a run's data."""
     return str(data) if isinstance(data, (str, Path)) else IN_MEMORY_NAME
 
 
 def request_to_json(request: Request, **spelt_out: Any) -> dict[str, Any]:
-    """Return a request as plain values, as a resume from another working directory needs it."""
+    """Return a request as plain values with absolute paths, for a resume from anywhere."""
     left = {"data", "budget", "progress", "out", *spelt_out}
     values = {each.name: getattr(request, each.name) for each in fields(request)}
     paths = {name: values.get(name) for name in (*DATA_SOURCE_FIELDS, *PATH_FIELDS)}
@@ -578,12 +579,12 @@ def read_request(private: Path, kinds: Mapping[str, type[Request]], data: Any = 
     """Read the request of a run.
 
     Args:
-        private: Of the run's folder.
-        kinds: The request of each task.
-        data: The same records again, if they were in memory.
+        private: Folder `private/` of the run.
+        kinds: Request class of each task.
+        data: The same records, if they were in memory.
 
     Raises:
-        UsageError: It never began, or its data were in memory and are not given.
+        UsageError: The run has not begun, or its data were in memory and are not given.
     """
     try:
         try:
@@ -599,15 +600,14 @@ def read_request(private: Path, kinds: Mapping[str, type[Request]], data: Any = 
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         # Keys are made before any read.
         told = (
-            f"{private.parent} stopped before it had begun ({type(error).__name__}): nothing was "
-            "read."
+            f"{private.parent} stopped before it began ({type(error).__name__}): nothing was read."
         )
         if (private / "keys").exists():
             told = f"{private.parent} has a request that cannot be read ({type(error).__name__})."
         raise UsageError(f"{told} Start a new run.") from None
     if data is None and request.data == IN_MEMORY_NAME:
         raise UsageError(
-            f"{private.parent} began on records in memory: pass them again as `data=`."
+            f"{private.parent} used records in memory: pass the same records as `data=`."
         )
     return request
 
@@ -616,25 +616,26 @@ def read_request(private: Path, kinds: Mapping[str, type[Request]], data: Any = 
 def open_ledger_and_keys(
     prepared: Prepared, folder: Any, device: str, *, resumed: bool
 ) -> Iterator[tuple[Ledger, Keys]]:
-    """Open a run's ledger and keys, made anew or found again, its plan reserved.
+    """Open the ledger and keys of a new or resumed run, and reserve its plan.
 
     Raises:
-        UsageError: Parts that do not belong together; `check_surroundings`; the ledger is in use.
-        BudgetError: Data, plan or code differ from the run that began; its ledger has no room.
+        UsageError: Inconsistent files, another environment (`check_surroundings`), or a ledger in
+            use.
+        BudgetError: Data, plan or code have changed, or the shared ledger's budget is exhausted.
     """
     plan, request = prepared.plan, prepared.request
     public = (prepared.searched_on, prepared.validated_on)
     secure = request.secure_noise
     ledger_path, keys_path = folder.private / "ledger.sqlite", folder.private / "keys"
     begun, known = keys_path.exists(), ledger_path.exists()
-    if resumed:  # releases without the keys of their split belong to no run
+    if resumed:  # releases without the keys of their split cannot be continued
         made = ("trials.sqlite", "trials", "schema.json", "front_ends")
         released = any((folder.private / name).exists() for name in made)
         gone = [name for name, there in (("keys", begun), ("ledger", known)) if not there]
         if gone and (begun or released):
             raise UsageError(
-                f"{folder.path} has begun, but its {' and '.join(gone)} are gone, so it cannot be "
-                "finished under its price: start a new run."
+                f"{folder.path} has begun, but its {' and '.join(gone)} are missing, so it cannot "
+                "be finished within its privacy cost: start a new run."
             )
     # The ledger's lock comes first: two processes never hold the keys of one run.
     ledger = Ledger.open(ledger_path) if known else Ledger.create(ledger_path, plan.lines)
@@ -646,7 +647,7 @@ def open_ledger_and_keys(
         if resumed and begun:
             keys = Keys.open(keys_path, marks, parts, secure=secure)
         elif ledger.spent():
-            raise UsageError(f"{folder.path} has spent, but its keys are gone: start a new run.")
+            raise UsageError(f"{folder.path} has spent, but its keys are missing: start a new run.")
         elif ledger.lines != plan.lines:
             raise UsageError(f"{folder.path} was made for another plan: start a new run.")
         else:
@@ -658,7 +659,7 @@ def open_ledger_and_keys(
 
 
 def _has_spent(folder: Any) -> bool:
-    """Return whether a run that was refused is charged, in its own ledger or in a shared one."""
+    """Check whether a refused run is charged, in its ledger or in a shared ledger."""
     if _read_reservation(folder):
         return True
     path = folder.private / "ledger.sqlite"
@@ -669,7 +670,7 @@ def _has_spent(folder: Any) -> bool:
 
 
 def describe_environment(prepared: Prepared, device: str, reproducible: bool) -> RunEnvironment:
-    """Describe the environment that makes a run."""
+    """Describe the environment of a run."""
     from pasearch.runs.shared_ledger import SharedLedger
 
     request, shared = prepared.request, None
@@ -692,12 +693,12 @@ def describe_environment(prepared: Prepared, device: str, reproducible: bool) ->
 
 
 def check_ledger_budget(request: Request) -> None:
-    """Refuse a ledger that is not there yet and has no budget."""
+    """Refuse a new shared ledger without a budget."""
     if request.ledger is None or Path(request.ledger).exists() or request.ledger_budget is not None:
         return
     raise UsageError(
-        f"{request.ledger} is not there yet: say what all runs on these data may cost together, "
-        "epsilon and delta, with `ledger_budget=`."
+        f"{request.ledger} does not exist yet: give the total epsilon and delta of all runs on "
+        "these data with `ledger_budget=`."
     )
 
 
@@ -711,7 +712,7 @@ def _reserve_plan(prepared: Prepared, folder: Any, keys: Keys) -> None:
     check_ledger_budget(request)
     path, identity = Path(request.ledger), folder.private / "run-id"
     if not keys.reproducible:
-        # Other keys make other releases: what they reserve must be a reservation of their own.
+        # Other keys make other releases, so they need a separate reservation.
         mark = keys.stream("run id")
         name = f"{mark.child(0).seed64():016x}{mark.child(1).seed64():016x}"
     else:
@@ -733,8 +734,8 @@ def _reserve_plan(prepared: Prepared, folder: Any, keys: Keys) -> None:
 
 
 RESERVATION_FILE = "reserved"
-"""In `private/`: the run's name in a shared ledger. Empty: that ledger was there, and the run is
-not known to be reserved in it."""
+"""File in `private/` with the run's name in a shared ledger. It is empty if the ledger existed and
+the run is not known to be reserved in it."""
 
 
 def _read_reservation(folder: RunFolder) -> str | None:
@@ -745,9 +746,9 @@ def _read_reservation(folder: RunFolder) -> str | None:
 
 def _make_lost_ledger_error(path: str | Path, what: str) -> BudgetError:
     return BudgetError(
-        f"The shared ledger {path} {what}. It held what all runs on these data have spent, and a "
-        "new one would begin at 0, so none is made. Put back its newest copy, then finish the run "
-        "with `pasearch resume`. If there is no copy, treat its whole budget as spent."
+        f"The shared ledger {path} {what}. It contained the spent budget of all runs on these "
+        "data, and a new one would start at 0, so none is made. Restore its newest copy, then "
+        "finish the run with `pasearch resume`. Without a copy, treat its whole budget as spent."
     )
 
 
@@ -771,7 +772,7 @@ def forecast_ledger(prepared: Prepared[Any]) -> Forecast | None:
 
 
 def _resolve_ledger_budget(request: Request, n: int) -> Budget | None:
-    """Return the total that a request gives its ledger, if it gives one."""
+    """Return the total of the shared ledger that a request states, if any."""
     named = "The delta of `ledger_budget=`"
     return Budget(*total).resolve(n, named) if (total := request.ledger_budget) else None
 
@@ -779,16 +780,17 @@ def _resolve_ledger_budget(request: Request, n: int) -> Budget | None:
 def estimate_schema(
     plan: AnyPlan, dataset: Dataset, ledger: Ledger, keys: Keys, folder: RunFolder
 ) -> AnyPlan:
-    """Estimate what the schema leaves undeclared, and return the plan with the complete schema.
+    """Estimate the undeclared schema privately, and return the plan with the complete schema.
 
-    Guarantee: the price and every line of the plan stay as they are: they depend on no schema.
+    Guarantee: the privacy cost and all lines of the plan are unchanged; they do not depend on the
+    estimated schema.
 
     Args:
-        plan: With a schema to estimate, or without (then nothing happens).
-        dataset: Partitioned; it gets the complete schema.
-        ledger: Opened with the plan's lines.
-        keys: The run's secret randomness.
-        folder: The estimate is kept in `private/`, so a resume makes none twice.
+        plan: Plan; without undeclared items it is returned unchanged.
+        dataset: Partitioned data set, which gets the complete schema.
+        ledger: Privacy ledger, opened with the plan's lines.
+        keys: Secret randomness of the run.
+        folder: Folder of the run; `private/` stores the estimate, so that a resume reuses it.
 
     Raises:
         ChargedError: Fewer than two classes were found. The run ends, and stays charged.
@@ -828,8 +830,7 @@ def _check_classes_found(plan: Plan | FeaturePlan, schema: Any, keys: Keys) -> N
     found = f"only {classes[0]!r} was found" if classes else "no class was found"
     raise ChargedError(
         f"The classes of {schema.target.name!r} were estimated privately and {found}, so no model "
-        f"was trained. The whole plan stays charged, epsilon {plan.price.epsilon:.4g}. Declare the "
-        "classes in a new run (`labels=no,yes`, `classes` of an estimator, or a schema), or use "
-        "`regression=True` if the target is a number. `pasearch check FILE` shows rows that cannot "
-        "be read."
+        f"was trained. The whole plan stays charged (epsilon {plan.price.epsilon:.4g}). Declare "
+        "the classes in a new run (`labels=no,yes`, `classes` of an estimator, or a schema), or "
+        "use `regression=True` for a numeric target. `pasearch check FILE` shows unreadable rows."
     )

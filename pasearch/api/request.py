@@ -1,13 +1,13 @@
-"""What may be asked of every task, each option once: its type, default, help, group and flag.
+"""Requests of all tasks: each option once, with its type, default, help, group and flag.
 
     field of a request  ->  argument of a Python function, such as search_share=.2
                         ->  option of the command line, its help, docs/reference.md
-                        ->  what errors call it
+                        ->  its name in errors
 
-A request is a frozen value, checked when it is made and kept in `private/`, so that a run can be
-resumed from another working directory. This file imports nothing heavy: helps are made from it.
+A request is a frozen value, validated on creation and stored in `private/`, so that a run can be
+resumed from another working directory. This module has no heavy imports, because help needs it.
 
-An error names an option as Python has it, `search_share=`; the command line shows its flag
+An error names an option as in Python, `search_share=`; the command line shows its flag instead
 (`errors.FIELD`).
 
 Source: docs/rules.md, rules 1 and 13.
@@ -48,42 +48,42 @@ Values = Mapping[str, Any]
 DEVICES = ("auto", "cpu", "cuda")
 
 IN_MEMORY_NAME = "arrays"
-"""What data is called that was handed over in memory."""
+"""Name of data that were passed in memory."""
 
 DEFAULT_EPSILON = 1.0
-"""Epsilon of a run that was given none."""
+"""Default epsilon of a run."""
 
 MAX_SCORE_EPSILON = 100.0
-"""The largest epsilon of one score."""
+"""Maximum epsilon of one score."""
 
 MAX_LEARNING_RATE = 1e6
-"""The largest learning rate."""
+"""Maximum learning rate."""
 
 MAX_CATEGORIES = 1_000_000
-"""The most categories that a column may be allowed."""
+"""Maximum number of estimated categories of a column."""
 
 DATA, BUDGET, SEARCH, TRAINING, PUBLIC, RUN = GROUPS = (
     "Data",
     "Budget",
     "Search and choice",
     "Training",
-    "What is public",
+    "Public information",
     "The run",
 )
-"""Under which headings helps and the reference show options, in this order."""
+"""Headings of options in help and reference, in this order."""
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """What an option says of itself, beside its name, type and default.
+    """Metadata of an option besides its name, type and default.
 
     Args:
-        help: What it does: a sentence for a colleague from another field.
-        group: One of `GROUPS`.
+        help: Description in one or two sentences.
+        group: Heading, one of `GROUPS`.
         default_text: What is taken if it is not given, where that is no value of its own.
-        flag: On the command line; its name with dashes if empty; None where only Python has it.
-        reads: Its type on the command line, where that is another than in Python.
-        of: Strategies or methods that take it, each with its own default; empty where all do.
+        flag: Flag on the command line; empty: the name with dashes; None: Python only.
+        reads: Type on the command line, if it differs from Python.
+        of: Strategies or methods with this option, each with its default; empty: all.
     """
 
     help: str
@@ -95,7 +95,7 @@ class Option:
 
     @property
     def help_text(self) -> str:
-        """The help, with what is taken otherwise, and the strategies or methods that take it."""
+        """Help with the default, and the strategies or methods that have the option."""
         of = "; ".join(
             show_strategy(name) + (f", default {of}" if of else "") for name, of in self.of.items()
         )
@@ -104,14 +104,14 @@ class Option:
 
 
 def option(default: Any, help: str, group: str, **more: Any) -> Any:
-    """Return a field of a request: an option with its default; `more` as of `Option`."""
+    """Return a dataclass field for an option; `more` are further fields of `Option`."""
     return field(default=default, metadata={"option": Option(help, group, **more)})
 
 
 EXECUTORS = ("auto", "local", "process", "ray")
 
 MAX_WORKERS = 100_000
-"""The most trainings at a time."""
+"""Maximum number of trainings at a time."""
 
 
 def make_executor(
@@ -120,16 +120,16 @@ def make_executor(
     ray_address: str | None = None,
     gpus_per_worker: float | None = None,
 ) -> Executor:
-    """Return who trains; nothing is begun or connected before its `with` block.
+    """Make an execution backend; it starts no process before its `with` block.
 
     Args:
-        name: One of `EXECUTORS`.
-        workers: How many trainings at a time, at most; None: as many as there is room for.
-        ray_address: Of a Ray cluster; None begins one on this machine.
-        gpus_per_worker: Of a training on the cluster, a part of one or several; None: no GPU.
+        name: Name of the backend, one of `EXECUTORS`.
+        workers: Maximum number of trainings at a time; None: as many as fit.
+        ray_address: Address of a Ray cluster; None: a new one on this machine.
+        gpus_per_worker: GPUs per training on the cluster, may be a fraction; None: no GPU.
 
     Raises:
-        UsageError: No such executor, settings that it has no use for, or Ray is not installed.
+        UsageError: Unknown backend, unsuitable settings, or Ray is not installed.
     """
     if name not in EXECUTORS:
         raise UsageError(f"executor is {name!r}: expected one of {', '.join(EXECUTORS)}.")
@@ -142,46 +142,46 @@ def make_executor(
     for option, value in (("ray_address", ray_address), ("gpus_per_worker", gpus_per_worker)):
         if value is not None:
             raise UsageError(
-                f"{option} is {value!r}, and only a Ray cluster has a use for it: take "
-                f"`executor='ray'`, or leave `{option}=` out."
+                f"{option} is {value!r}: it requires `executor='ray'`; use that, or leave "
+                f"`{option}=` out."
             )
     if name == "local":
         if workers is not None and workers > 1:
             raise UsageError(
-                f"workers is {workers}, and `executor='local'` trains one by one: leave one out."
+                f"workers is {workers}, but `executor='local'` trains one at a time: leave one out."
             )
         return LocalExecutor()
     return ProcessExecutor(workers) if name == "process" else AutomaticExecutor(workers)
 
 
 def check_executor(name: str, device: str, why_none: Mapping[str, str]) -> None:
-    """Refuse an executor that would have nothing to do, rather than leave it idle.
+    """Refuse an execution backend that would train nothing.
 
     Args:
-        name: One of `EXECUTORS`.
+        name: Name of the backend, one of `EXECUTORS`.
         device: "cpu" or "cuda".
-        why_none: Why no training would be handed over, by executor; empty where some would.
+        why_none: Reason why a backend would train nothing, by name; empty if it would train.
 
     Raises:
-        UsageError: It was asked for, and would train nothing.
+        UsageError: The requested backend would train nothing.
     """
     why = why_none.get(name)
     if why is None and name == ProcessExecutor.name and device != "cpu":
-        why = "on a GPU trainings are made one after another (`device='cpu'` makes them there)"
+        why = "trainings on a GPU run in this process (`device='cpu'` allows processes)"
     if why is not None:
         raise UsageError(
-            f"executor is {name!r}, and nothing of this run can be trained by it: {why}. Leave "
+            f"executor is {name!r}, but it cannot train anything of this run: {why}. Leave "
             "`executor=` out."
         )
 
 
 @dataclass(frozen=True, eq=False)
 class Request:
-    """What every task is asked for; `data` alone may be given by place."""
+    """Request of any task; only `data` may be positional."""
 
     task: ClassVar[str] = ""
     among: ClassVar[tuple[str, ...]] = ()
-    """The strategies or methods that the task can take, but for auto."""
+    """Strategies or methods of the task, without auto."""
 
     data: Data = "digits"
     _: KW_ONLY
@@ -193,7 +193,7 @@ class Request:
         flag=None,
     )
     target: str | None = option(
-        None, "The column of a table to predict.", DATA, default_text="the last one"
+        None, "Column of a table to predict.", DATA, default_text="the last column"
     )
     schema: SchemaArgument | None = option(
         None,
@@ -204,61 +204,61 @@ class Request:
     )
     quotes: bool = option(
         True,
-        "Whether quotation marks may enclose a cell of a .csv, within its line, or are ordinary "
+        "Allow quoted cells in a .csv (within a line); otherwise quotation marks are ordinary "
         "characters.",
         DATA,
         flag="--quotes/--no-quotes",
     )
     columns: str | Path | Sequence[str] | None = option(
         None,
-        "Names of the columns of a table without a header, in order: with commas between, or a "
-        ".txt with one on a line.",
+        "Column names of a table without a header, in order: separated by commas, or a .txt file "
+        "with one name per line.",
         DATA,
-        default_text="the first line has them",
+        default_text="names in the first line",
         reads=str,
     )
     separator: str | None = option(
         None,
-        "What stands between two cells of a table: one of , ; | : and the like, or tab.",
+        "Cell separator of a table: one of , ; | : and similar characters, or tab.",
         DATA,
-        default_text="comma, semicolon, tab or |: which the header has; a comma if there is none",
+        default_text="the separator in the header: comma, semicolon, tab or |; else a comma",
     )
-    regression: bool = option(False, "Predict a number, not a class.", DATA)
+    regression: bool = option(False, "Regression: predict a number, not a class.", DATA)
     labels: str | Sequence[Any] | None = option(
         None,
-        "Declared classes of a table's target, or all labels of arrays: with commas between, such "
+        "Declared classes of a table's target, or all labels of arrays, separated by commas, such "
         "as no,yes. In Python also a list.",
         DATA,
-        default_text="those of the schema or of `classes`; without one estimated privately",
+        default_text="from the schema or `classes`; otherwise estimated privately",
         reads=str,
     )
     metric: str | None = option(
         None,
-        "By what candidates are compared and the test is reported: accuracy, balanced-accuracy, "
-        "auc (two classes), log-loss or brier of classes; mae or rmse of a number.",
+        "Metric for ranking candidates and for the test score. Classes: accuracy, "
+        "balanced-accuracy, auc (two classes), log-loss or brier; regression: mae or rmse.",
         DATA,
-        default_text="accuracy; of a number mae",
+        default_text="accuracy; for regression mae",
     )
     bounds: tuple[float, float] | None = option(
-        None, "Declared lowest and highest value of all features of arrays (.npz).", DATA,
+        None, "Declared lower and upper bound of all features of arrays (.npz).", DATA,
         default_text="estimated privately",
     )  # fmt: skip
     classes: int | str | Sequence[Any] | None = option(
         None,
-        "Declared classes of arrays (.npz): their number, if labels are 0, 1 ..., or all labels "
-        "with commas between, such as --classes=-1,1.",
+        "Declared classes of arrays (.npz): their number for labels 0, 1 ..., or all labels "
+        "separated by commas, such as --classes=-1,1.",
         DATA,
         default_text="estimated privately",
         reads=str,
     )
     image_side: int | None = option(
-        None, "Pixels that the images of a folder are scaled to.", DATA, default_text="32"
+        None, "Side length that images of a folder are scaled to, pixels.", DATA, default_text="32"
     )
-    grey: bool = option(False, "Give the images of a folder one channel.", DATA)
+    grey: bool = option(False, "Convert the images of a folder to one channel.", DATA)
     max_categories: int = option(
-        32, "The most categories that are estimated privately for an undeclared column.", DATA
+        32, "Maximum number of privately estimated categories of an undeclared column.", DATA
     )
-    data_root: str = option("data", "The folder with MNIST/raw/ and the like.", DATA)
+    data_root: str = option("data", "Folder with MNIST/raw/ and similar data.", DATA)
     download: bool = option(False, "Let torchvision download image sets that are missing.", DATA)
     split: str | None = option(
         None, "Fractions 'train,validation,test' of the records, or 'paper': the sizes that Bao et "
@@ -268,20 +268,20 @@ class Request:
         "own test set; more to estimate an undeclared table from",
     )  # fmt: skip
     search_share: float = option(
-        0.0, "Share of the training records that only the search or the choice reads.", SEARCH
+        0.0, "Fraction of training records reserved for the search.", SEARCH
     )
     ledger: str | Path | None = option(
-        None, "A file that adds up all runs on these data, and refuses one too many.", BUDGET,
-        reads=Path,
+        None, "Shared privacy ledger: the run is refused if the total of all runs would exceed "
+        "--ledger-budget.", BUDGET, reads=Path,
     )  # fmt: skip
     ledger_budget: tuple[float, float] | None = option(
-        None, "Epsilon and delta of all its runs together, for a ledger that is not there yet.",
+        None, "Total epsilon and delta of all runs, for a new shared ledger.",
         BUDGET,
     )  # fmt: skip
-    data_is_public: bool = option(False, "You declare every record public.", PUBLIC)
+    data_is_public: bool = option(False, "Declare every record public.", PUBLIC)
     assume_public_schema: bool = option(
         False,
-        "Read what the schema leaves undeclared from the records, uncharged. Not private.",
+        "Read undeclared schema items from the records without a charge. Not private.",
         PUBLIC,
     )
     force: bool = option(
@@ -293,37 +293,37 @@ class Request:
     device: str = option("auto", "auto, cpu or cuda.", RUN)
     executor: str = option(
         "auto",
-        "Who trains: this process (local), others of this machine (process), or a Ray cluster "
-        "(ray); auto takes processes where that is faster. The result is the same.",
+        "Execution backend: this process (local), other processes of this machine (process), or a "
+        "Ray cluster (ray); auto uses processes if that is faster. The result is the same.",
         RUN,
     )
     workers: int | None = option(
-        None, "How many trainings at a time, at most.", RUN,
-        default_text="as many as the run's threads, or the cluster, have room for",
+        None, "Maximum number of trainings at a time.", RUN,
+        default_text="as many as the run's threads, or the cluster, allow",
     )  # fmt: skip
     ray_address: str | None = option(
-        None, "Of a Ray cluster that runs, host:port or auto.", RUN,
-        default_text="with executor ray, one on this machine that ends with the run",
+        None, "Address of a running Ray cluster, host:port or auto.", RUN,
+        default_text="with executor ray, a new one on this machine for this run",
     )  # fmt: skip
     gpus_per_worker: float | None = option(
-        None, "Of each training on a Ray cluster: .25 lets four share one GPU.", RUN,
+        None, "GPUs per trial on a Ray cluster (0.25: four trials per GPU).", RUN,
         default_text="none: on CPUs",
     )  # fmt: skip
     secure_noise: bool = option(
         False,
-        "Draw everything random from AES-256: batches too, and on a GPU the noise. Slower.",
+        "Use AES-256 (a CSPRNG) also for batch sampling and GPU noise. CPU noise always uses it. "
+        "Slower.",
         RUN,
     )
     seed: int | None = option(
         None, "Make the noise reproducible. NOT private: for tests and benchmarks.", RUN
     )
     out: str | Path | None = option(
-        None, "A new folder for the run.", RUN, default_text="runs/<name>-<number>", reads=Path
+        None, "New folder for the run.", RUN, default_text="runs/<name>-<number>", reads=Path
     )
     progress: Progress | bool | None = option(
         None,
-        "Whether one line tells how far the run is: True, False, or a pasearch.progress.Progress "
-        "of your own.",
+        "Show one line of progress: True, False, or a custom pasearch.progress.Progress.",
         RUN,
         default_text="shown in a notebook and on a terminal",
         flag=None,
@@ -368,33 +368,33 @@ class Request:
         counted = isinstance(self.seed, Integral) and not isinstance(self.seed, bool)
         if self.seed is not None and not (counted and 0 <= self.seed < 2**64):
             shown = "too large" if counted and self.seed > 0 else repr(self.seed)
-            raise UsageError(f"Seed is {shown}: expected a whole number, 0 to 2^64 - 1.")
+            raise UsageError(f"Seed is {shown}: expected an integer, 0 to 2^64 - 1.")
 
     def make_executor(self) -> Executor:
-        """Return who trains; nothing is begun before its `with` block."""
+        """Make the execution backend; it starts no process before its `with` block."""
         return make_executor(self.executor, self.workers, self.ray_address, self.gpus_per_worker)
 
     @property
     def total(self) -> Budget:
-        """Epsilon and delta of the whole run: epsilon is 1 where none was given."""
+        """Total epsilon and delta of the run; epsilon is 1 by default."""
         return self.budget or Budget(DEFAULT_EPSILON)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TrainRequest(Request):
-    """What the training of one network is asked for, beside what every task is."""
+    """Request to train one network."""
 
     task: ClassVar[str] = "train"
 
     recipe: str | Path | Values | Sequence[str | Path | Values] = option(
         "default",
-        "How networks are trained: a name that `pasearch recipes` lists, or a .toml. Of several, "
-        "one is chosen; each trains on records of its own.",
+        "Training configuration (hyperparameters): a name from `pasearch recipes`, or a .toml. "
+        "Several recipes are trained on disjoint subsets, and one is selected.",
         TRAINING,
         reads=list[str],
     )
     architecture: str | Path | Values | None = option(
-        None, "The one network to train, a .toml: nothing is searched.", TRAINING, reads=Path
+        None, "Network to train, a .toml; no search.", TRAINING, reads=Path
     )
     noise: str | None = option(
         None,
@@ -417,8 +417,8 @@ class TrainRequest(Request):
     )
     variants: bool | None = option(
         None,
-        "Compare averages, earlier weights, thresholds, pruned and rounded weights of the one "
-        "training by a private pick on a tenth of the records.",
+        "Post-training selection: choose among checkpoints, weight averages, decision thresholds, "
+        "pruned and quantised weights with the exponential mechanism on 10 % of the records.",
         TRAINING,
         default_text="thresholds, for two declared classes by balanced-accuracy",
         flag="--variants/--no-variants",
@@ -431,14 +431,14 @@ class TrainRequest(Request):
     )
     cache: str | Path | None = option(
         None,
-        "A private folder that keeps transformed images for other runs on the same data.",
+        "Private folder for transformed images, reused by other runs on the same data.",
         RUN,
         reads=Path,
     )
     storage: str | Path | Address | None = option(
         None,
-        "Where finished trials are kept, if several machines shall reach them: "
-        "postgresql://user@host/database, or a .log file. Whoever can read it sees their scores.",
+        "Shared store of finished trials for several machines: postgresql://user@host/database, "
+        "or a .log file. Everyone who can read it sees their scores.",
         RUN,
         default_text="a file in the run's own folder",
         reads=str,
@@ -470,10 +470,10 @@ class TrainRequest(Request):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ChoiceRequest(Request):
-    """What a choice among candidates is asked for, of networks or of features."""
+    """Request to choose among candidates: networks or feature sets."""
 
     candidates: float | None = option(
-        None, "Mean number of trainings, or how many candidates a generation has.", SEARCH,
+        None, "Mean number of trainings, or number of candidates per generation.", SEARCH,
         of={"rs": "10", "mgrs": "40", "paas": "10", "stw": "10", "portions": "4",
             "ahead": "4", "insured": "4", "subsets": "8"},
     )  # fmt: skip
@@ -482,9 +482,12 @@ class ChoiceRequest(Request):
         of={"mgrs": "3", "paas": "6", "stw": "6", "pafs": "3", "cfs-ga": "10"},
     )  # fmt: skip
     law: str | None = option(
-        None, "Law of the number of trainings: geometric, logarithmic, poisson or binomial.",
-        SEARCH, default_text="geometric", of={"rs": "", "mgrs": "", "subsets": ""},
-    )  # fmt: skip
+        None,
+        "Distribution of the number of trials: geometric, logarithmic, poisson or binomial.",
+        SEARCH,
+        default_text="geometric",
+        of={"rs": "", "mgrs": "", "subsets": ""},
+    )
     search_on: str | Path | None = option(
         None, "Public data of the same kind to search on; the search then costs nothing.", PUBLIC,
         reads=str,
@@ -493,7 +496,7 @@ class ChoiceRequest(Request):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SearchRequest(TrainRequest, ChoiceRequest):
-    """What an architecture search is asked for."""
+    """Request of an architecture search."""
 
     task: ClassVar[str] = "arch"
     among: ClassVar[tuple[str, ...]] = (
@@ -503,48 +506,49 @@ class SearchRequest(TrainRequest, ChoiceRequest):
 
     strategy: str = option(
         "auto",
-        "Who is tried: auto, fixed, rs, mgrs, paas, paas-paper (the paper's epsilon .02 a score), "
-        "portions, successive-halving, protected-halving, grid, or stw (public data only).",
+        "Search strategy: auto, fixed, rs, mgrs, paas, paas-paper (epsilon .02 per score, as in "
+        "the paper), portions, successive-halving, protected-halving, grid, or stw (public data "
+        "only).",
         SEARCH,
     )
     space: str | Path | Values | Space = option(
         "auto",
-        "What candidates are drawn from: auto (the portfolio), images, tables, fcn, cnn, "
-        "fcn-paper, cnn-paper, fcn-rwt, cnn-rwt, or a .toml.",
+        "Search space: auto (the portfolio), images, tables, fcn, cnn, fcn-paper, cnn-paper, "
+        "fcn-rwt, cnn-rwt, or a .toml.",
         SEARCH,
         reads=str,
     )
     returns: str | None = option(
-        None, "Which is returned: the best of all generations, or of the last, as in the paper.",
+        None, "Return the best candidate of all generations, or of the last one (paper).",
         SEARCH, default_text="best", of={"paas": "", "stw": ""},
     )  # fmt: skip
     rungs: int | None = option(
-        None, "How often candidates are looked at, each time at half of those before.", SEARCH,
+        None, "Number of successive-halving rounds.", SEARCH,
         default_text="1", of={"ahead": "", "insured": ""},
     )  # fmt: skip
     crossover: bool = option(
         False,
-        "Measure which model is the best at which epsilon, instead of forecasting it. Of private "
-        "records a part of the budget pays (strategy grid), of public ones nothing does.",
+        "Measure the best model at each epsilon instead of forecasting it. Private records use a "
+        "part of the budget (strategy grid); public records are free.",
         SEARCH,
     )
     eps_grid: str | None = option(
         None,
-        "At which epsilons every model is trained, for a crossover report measured on your own "
-        "records: low:high:logN, or numbers with commas.",
-        SEARCH, default_text="five, with three tenths of the squared budget", of={"grid": ""},
+        "Epsilons at which to train every model, for a crossover report measured on your records: "
+        "low:high:logN, or numbers separated by commas.",
+        SEARCH, default_text="five values using 30 % of the budget (in mu^2)", of={"grid": ""},
     )  # fmt: skip
     repeats: int | None = option(
-        None, "How often every model is trained at each epsilon of the grid, 2 or more.", SEARCH,
+        None, "Number of trainings of each model at each epsilon of the grid, 2 or more.", SEARCH,
         default_text="2", of={"grid": ""},
     )  # fmt: skip
     max_candidates: int | None = option(
-        None, "Redraw the number of trainings above this; priced.", SEARCH,
+        None, "Truncate the random number of trials at this value (accounted for).", SEARCH,
         default_text="no limit", of={"rs": "", "mgrs": ""},
     )  # fmt: skip
     score_epsilon: float | None = option(
-        None, "Epsilon of one candidate's score.", BUDGET, default_text="the most that fits",
-        flag="--score-eps",
+        None, "Epsilon per candidate evaluation.", BUDGET,
+        default_text="largest that fits the budget", flag="--score-eps",
     )  # fmt: skip
 
     def __post_init__(self) -> None:
@@ -558,7 +562,7 @@ class SearchRequest(TrainRequest, ChoiceRequest):
         if self.score_epsilon is not None and not self.score_epsilon <= MAX_SCORE_EPSILON:
             raise UsageError(
                 f"score_epsilon is {self.score_epsilon!r}: expected at most "
-                f"{MAX_SCORE_EPSILON:g}: above, a score has no noise that anybody could measure."
+                f"{MAX_SCORE_EPSILON:g}; above, the noise of a score is negligible."
             )
 
 
@@ -567,7 +571,7 @@ GENETIC_METHODS = {"pafs": "", "cfs-ga": ""}
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class FeatureRequest(ChoiceRequest):
-    """What a choice of features is asked for."""
+    """Request of a feature selection."""
 
     task: ClassVar[str] = "features"
     among: ClassVar[tuple[str, ...]] = (
@@ -577,13 +581,15 @@ class FeatureRequest(ChoiceRequest):
 
     method: str = option(
         "auto",
-        "How features are chosen: auto, all, random, cfs-greedy, cfs-ga, top, pca, pafs, one-hot, "
-        "subsets or max-pool.",
+        "Feature selection method: auto, all, random, cfs-greedy, cfs-ga, top, pca, pafs, "
+        "one-hot, subsets or max-pool.",
         SEARCH,
     )
-    k: int | None = option(None, "How many features.", SEARCH, default_text="the method's own")
+    k: int | None = option(
+        None, "Number of features.", SEARCH, default_text="depends on the method"
+    )
     merits: str | None = option(
-        None, "Merits from noisy tables, or from noisy entropies as the paper has them.", SEARCH,
+        None, "Merits from noisy contingency tables, or from noisy entropies (paper).", SEARCH,
         default_text="tables", of={"cfs-greedy": "", "cfs-ga": ""},
     )  # fmt: skip
     until_no_gain: bool | None = option(
@@ -591,10 +597,10 @@ class FeatureRequest(ChoiceRequest):
         of={"cfs-greedy": ""},
     )  # fmt: skip
     population: int | None = option(
-        None, "Sets of features a generation.", SEARCH, of={"pafs": "20", "cfs-ga": "5000"}
+        None, "Number of feature sets per generation.", SEARCH, of={"pafs": "20", "cfs-ga": "5000"}
     )
     alpha: float | None = option(
-        None, "Share of the fittest that become parents.", SEARCH,
+        None, "Fraction of the fittest that become parents.", SEARCH,
         of={"pafs": "0.3", "cfs-ga": "0.03"},
     )  # fmt: skip
     p_co: float | None = option(
@@ -608,21 +614,25 @@ class FeatureRequest(ChoiceRequest):
         of=GENETIC_METHODS,
     )
     pick: str | None = option(
-        None, "permute-and-flip or gumbel.", SEARCH, default_text="permute-and-flip", of={"top": ""}
+        None,
+        "Private selection mechanism: permute-and-flip or gumbel.",
+        SEARCH,
+        default_text="permute-and-flip",
+        of={"top": ""},
     )
     pool: int | None = option(
         None,
-        "Side of the square of pixels that is pooled.",
+        "Side of the pooled square, pixels.",
         SEARCH,
         default_text="2",
         of={"max-pool": ""},
     )
     trainer: str = option(
-        "auto", "How the model is trained: auto, dpsgd, or objective (also: logistic).", TRAINING,
+        "auto", "Training method: auto, dpsgd, or objective (also: logistic).", TRAINING,
         flag="--model",
     )  # fmt: skip
     selection_share: float | None = option(
-        None, "Share of epsilon that the choice takes.", BUDGET, default_text="0.4, pafs 0.6"
+        None, "Fraction of epsilon for the selection.", BUDGET, default_text="0.4, pafs 0.6"
     )
 
 
@@ -632,9 +642,9 @@ Answer = TypeVar("Answer")
 
 
 def list_options(request: type[Request]) -> Iterator[tuple[str, Any, Option]]:
-    """Go through (name, default, option) of what a task may be asked, its own options first.
+    """Yield (name, default, option) of all options of a task, its specific options first.
 
-    Of strategies and methods, an option has those that the task knows.
+    The strategies and methods of an option are limited to those of the task.
     """
     homes = [vars(kind).get("__annotations__", {}) for kind in request.__mro__]
     home = {each.name: [each.name in own for own in homes].index(True) for each in fields(request)}
@@ -651,7 +661,7 @@ DATA_OPTIONS = tuple(name for name, _, each in list_options(SearchRequest) if ea
 def accept_request_fields(
     request: Callable[P, AnyRequest],
 ) -> Callable[[Callable[[AnyRequest], Answer]], Callable[P, Answer]]:
-    """Let a function of a request take the request's fields as its arguments."""
+    """Decorate a function of a request to accept the request's fields as arguments."""
     kind: Any = request
 
     def decorated(function: Callable[[AnyRequest], Answer]) -> Callable[P, Answer]:
@@ -671,7 +681,7 @@ def accept_request_fields(
 
 
 ARGUMENTS_WIDTH = 92
-"""Of a line of a docstring's arguments."""
+"""Line width of a docstring's arguments."""
 
 ARGUMENTS_TEMPLATE = """\
 Args:
@@ -679,15 +689,15 @@ Args:
 {options}
 
 Raises:
-    UsageError: Data or settings of bad form; nothing was written.
-    BudgetError: The budget is too small, and the message names the smallest that would do; nothing
-        was written.
+    UsageError: Invalid data or settings; nothing was written.
+    BudgetError: The budget is too small; the message names the smallest that fits. Nothing was
+        written.
 
 """
 
 
 def _add_arguments(text: str, request: type[Request]) -> str:
-    """Return a docstring with the request's options and errors, before what is returned."""
+    """Insert the request's options and errors into a docstring, before its `Returns:`."""
     options = "\n".join(
         fill(
             f"{name}: {option.help_text}"
@@ -709,16 +719,16 @@ def _add_arguments(text: str, request: type[Request]) -> str:
 
 
 def _check_options(request: type[Request], name: str, places: int, given: set[str]) -> None:
-    """Refuse more than data by place, and options that the task does not have."""
+    """Refuse further positional arguments, and unknown options."""
     known = {each.name for each in fields(request)}
     if places > 1:
         raise UsageError(
-            f"{name} takes data by place and all else by name: write {name}(data, budget=..., "
+            f"{name} accepts only data as a positional argument: write {name}(data, budget=..., "
             "target=...)."
         )
     if unknown := sorted(given - known):
-        hint = " Epsilon and delta are the budget's: budget=Budget(epsilon, delta)."
+        hint = " Pass epsilon and delta as budget=Budget(epsilon, delta)."
         raise UsageError(
-            f"{', '.join(unknown)}: no such option: expected one of {', '.join(sorted(known))}."
+            f"{', '.join(unknown)}: unknown option; expected one of {', '.join(sorted(known))}."
             + (hint if {"epsilon", "eps", "delta"} & set(unknown) else "")
         )

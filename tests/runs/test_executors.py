@@ -134,7 +134,7 @@ def test_settings_without_a_use_are_refused():
         ({"executor": "dask"}, "executor is 'dask': expected one of auto, local, process, ray"),
         ({"workers": 0}, "workers is 0: expected an integer"),
         ({"workers": 2.0}, "workers is 2.0: expected an integer"),
-        ({"executor": "local", "workers": 2}, "trains one by one"),
+        ({"executor": "local", "workers": 2}, "trains one at a time"),
         ({"ray_address": "auto"}, "ray_address is 'auto', and only a Ray cluster"),
         ({"executor": "process", "gpus_per_worker": 1.0}, "gpus_per_worker is 1.0, and only"),
         ({"executor": "ray", "gpus_per_worker": float("nan")}, "gpus_per_worker is nan"),
@@ -246,7 +246,7 @@ def test_an_executor_that_would_be_idle_is_refused():
     for name in EXECUTORS:
         check_executor(name, "cpu", {})
         if name == "process":
-            with pytest.raises(UsageError, match="on a GPU trainings are made one after another"):
+            with pytest.raises(UsageError, match="trainings on a GPU run in this process"):
                 check_executor(name, "cuda", {})
         with pytest.raises(
             UsageError, match=f"executor is '{name}', and nothing .*: because. Leave"

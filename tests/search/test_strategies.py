@@ -460,7 +460,7 @@ class TestNames:
             ("mgrs", {"candidates": 4, "generations": 3}, "candidates is 4: expected above 4"),
             ("mgrs", {"generations": 0}, "generations"),
             ("mgrs", {"candidates": -1}, "candidates"),
-            ("paas", {"candidates": 2.5}, "whole"),
+            ("paas", {"candidates": 2.5}, "integer"),
             ("paas", {"candidates": 0}, "candidates"),
             ("paas", {"generations": 1.5}, "generations"),
         ],
