@@ -42,10 +42,10 @@ MAX_ADAPTED_NORM = 1e6  # largest one
 
 
 class ClippingMethod(Stage):
-    """A bound on what one record adds to a step's sum.
+    """Clipping method: a bound on what one record adds to a step's sum.
 
-    Most methods are a factor on each gradient that depends on its norm alone. They define `terms`,
-    or `factors` if the factor has another form.
+    Most methods multiply each gradient by a factor that depends only on its norm. They define
+    `terms`, or `factors` if the factor has another form.
     """
 
     __slots__ = ()
@@ -55,12 +55,11 @@ class ClippingMethod(Stage):
     is_adaptive: ClassVar[bool] = False
     """Whether clipping norms follow noisy counts from step to step: see `start`."""
     clips_noise: ClassVar[bool] = False
-    """Whether noise on each record may come before the clipping."""
+    """Whether noise may be added to each record before the clipping."""
     limits_coordinates: ClassVar[bool] = False
-    """Whether every coordinate is bounded: then noise of any distribution has a privacy cost, by
-    `shifts`."""
+    """Whether every coordinate is bounded, so that any noise density has a privacy cost."""
     takes_views: ClassVar[bool] = True
-    """Whether it bounds the mean of the gradients of several views."""
+    """Whether it clips the mean of the gradients of several views."""
 
     @property
     @abstractmethod
@@ -94,7 +93,9 @@ class ClippingMethod(Stage):
             norms: (batch,), or (layers, batch) of a layered method; the result has the same shape.
         """
         if self.terms is None:
-            raise UsageError(f"bounding {self.name!r} has no factors of its own: see its `sums`.")
+            raise UsageError(
+                f"Clipping method {self.name!r} has no per-record factors: use `sums`."
+            )
         top, plus, most = self.terms
         return zero_nonfinite_factors(norms, (top / (norms * NORM_SLACK + plus)).clamp(max=most))
 
@@ -127,7 +128,7 @@ class ClippingMethod(Stage):
         return ()
 
     def at(self, bounds: tuple[float, ...]) -> ClippingMethod:
-        """Make the clipping method of a step with these clipping norms."""
+        """Create the clipping method of a step with these clipping norms."""
         return self
 
     def noises(self, noise_multiplier: float, counts: int) -> tuple[float, float]:
@@ -141,7 +142,7 @@ class ClippingMethod(Stage):
         raise NotImplementedError(f"{self.name} releases no counts")
 
     def shifts(self, dimension: int) -> Shifts:
-        """Compute the largest sorted magnitudes of a record's bounded gradient."""
+        """Compute the largest sorted magnitudes of a record's clipped gradient."""
         raise NotImplementedError(f"{self.name} does not bound every coordinate")
 
 
@@ -161,12 +162,12 @@ def check_clip_norm(name: str, value: object) -> float:
     if not number <= MAX_CLIP_NORM:
         raise UsageError(
             f"{name} is {number}: expected at most {MAX_CLIP_NORM:g}, so that float32 can hold the "
-            "factors of gradients. A usual value is 1."
+            "factors of gradients. The default is 1."
         )
     if not number >= MIN_CLIP_NORM:
         raise UsageError(
-            f"{name} is {number}: expected {MIN_CLIP_NORM} or above, so that float32 can tell "
-            "which gradients exceed it. A usual value is 1."
+            f"{name} is {number}: expected {MIN_CLIP_NORM} or above, so that float32 "
+            "can represent the squares. The default is 1."
         )
     return number
 
@@ -190,7 +191,10 @@ class FlatClipping(ClippingMethod):
     """Clip each record's gradient, all layers together, to norm C.
 
     Args:
-        clip_norm: C, 1e-12 or above.
+        clip_norm: Clipping norm C, 1e-12 or above.
+
+    >>> FlatClipping(clip_norm=0.5).describe()
+    'clipped to norm 0.5'
     """
 
     name: ClassVar[str] = "flat"
@@ -216,7 +220,7 @@ def _check_gamma(name: str, value: object) -> float:
     if not gamma >= 1e-6:
         raise UsageError(
             f"{name} is {gamma}: expected 1e-6 or above, so that a gradient whose norm rounds to 0 "
-            "stays bounded. The usual value is 0.01."
+            "stays bounded. The default is 0.01."
         )
     return gamma
 
@@ -227,9 +231,9 @@ class AutoSClipping(ClippingMethod):
     """Scale each record's gradient to a norm near R, whether it was large or small.
 
     Args:
-        bound: R, 1e-12 or above.
-        gamma: Constant that keeps the order of small gradients; 1e-6 or above, because a norm
-            below about 1e-22 is computed as 0.
+        bound: Norm R, 1e-12 or above.
+        gamma: Constant that keeps the order of small gradients, 1e-6 or above, because a norm below
+            about 1e-22 is computed as 0.
     """
 
     name: ClassVar[str] = "auto-s"
@@ -255,9 +259,9 @@ class PerLayerClipping(ClippingMethod):
     """Clip each layer's part of a record's gradient to its own norm.
 
     Args:
-        clip_norm: C, of all layers together, 1e-12 or above: each of L layers has C / sqrt(L)
-            without `clip_norms`.
-        clip_norms: C_l of each trainable layer, in the network's order.
+        clip_norm: Clipping norm C of all layers together, 1e-12 or above. Each of L layers has C /
+            sqrt(L) without `clip_norms`.
+        clip_norms: Clipping norm C_l of each trainable layer, in the network's order; None: equal.
     """
 
     name: ClassVar[str] = "per-layer"
@@ -289,8 +293,8 @@ class PerLayerClipping(ClippingMethod):
         given = self.clip_norms or (self.clip_norm / math.sqrt(count),) * count
         if len(given) != count:
             raise UsageError(
-                f"clip_norms has {len(given)} numbers, and the network {count} trainable layers: "
-                "give each layer its own, or clip_norm alone."
+                f"clip_norms has {len(given)} numbers, and the network has {count} trainable "
+                "layers: give one number per layer, or only clip_norm."
             )
         each = [torch.full((1, 1), value, dtype=torch.float32, device=device) for value in given]
         return torch.cat(each) * (1 - 1e-7)
@@ -305,7 +309,7 @@ class PerLayerClipping(ClippingMethod):
 
     def describe(self) -> str:
         if self.clip_norms is None:
-            return f"clipped layer by layer, to norm {self.clip_norm:g} in all"
+            return f"clipped layer by layer, to norm {self.clip_norm:g} in total"
         each = ", ".join(f"{value:g}" for value in self.clip_norms)
         return f"clipped layer by layer, to norms {each}"
 
@@ -313,7 +317,7 @@ class PerLayerClipping(ClippingMethod):
 def _check_adaptation_rate(name: str, value: object) -> float:
     rate = check_positive(name, value)
     if not rate <= 10.0:
-        raise UsageError(f"{name} is {rate}: expected at most 10; usual is 0.2.")
+        raise UsageError(f"{name} is {rate}: expected at most 10; the default is 0.2.")
     return rate
 
 
@@ -362,7 +366,7 @@ class AdaptiveClipping(ClippingMethod):
 
     def factors(self, norms: Tensor) -> Tensor:
         """Refuse: only the method of a single step has factors."""
-        raise UsageError("an adaptive bound has no factors of its own: give its `at(bounds)`.")
+        raise UsageError("Adaptive clipping has no fixed factors: use `at(bounds)`.")
 
     def start(self, layers: int) -> tuple[float, ...]:
         if not self.per_layer:
@@ -408,6 +412,6 @@ class AdaptiveClipping(ClippingMethod):
         where = "layer by layer, each to a norm" if self.per_layer else "to a norm"
         return (
             f"clipped {where} that follows a noisy quantile of all norms, {self.quantile:g} "
-            f"({self.clip_norm:g} at first, rate {self.rate:g}; the noisy counts take "
-            f"{100 * self.count_share:g} % of each step's privacy)"
+            f"({self.clip_norm:g} at first, rate {self.rate:g}; the noisy counts use "
+            f"{100 * self.count_share:g} % of each step's 1 / z^2)"
         )

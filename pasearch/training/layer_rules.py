@@ -1,25 +1,25 @@
 """Layer rules: forward, backward, and norms and weighted sums of per-example gradients.
 
-A rule belongs to one module type. `LayerRule` itself is the general rule: it is right for any layer
-from one tensor to one tensor that treats records separately, by autograd and `torch.func.vmap`. Its
+A rule belongs to one module type. `LayerRule` is the general rule: it holds for any layer from one
+tensor to one tensor that processes records separately, by autograd and `torch.func.vmap`. Its
 subclasses replace parts of it by closed forms.
 
-From a layer's input a and the gradient d of the summed loss with respect to its output, of which
-row i belongs to record i alone, follow record i's gradient g_i, its norm and weighted sums:
+Let a be the input of a layer and d the gradient of the summed loss in its output; row i of d
+depends only on record i. Then record i's gradient g_i, its norm and weighted sums are:
 
     Linear, one row per record      ||g_i||^2 = (||a_i||^2 + 1) ||d_i||^2
-                                sum_i c_i g_i = (c * d)^T a
+                                    sum_i c_i g_i = (c * d)^T a
     Linear over L positions,        g_i = D_i A_i^T, A_i (inputs, L), D_i (outputs, L);
     Conv2d after unfolding          ||g_i||^2 from g_i itself, or sum((A_i^T A_i) * (D_i^T D_i)),
-                                whichever is cheaper (Bu et al. 2022)
+                                    whichever is cheaper (Bu et al. 2022)
     Lstm                            a Linear over its L steps: A_i holds [x_t, h_(t-1)], D_i the
-                                gradients of the gates
+                                    gradients of the gates
     GroupNorm, LayerNorm            weight: sum over positions of d * xhat; bias: of d
     Conv2d, weight-standardised     the Conv2d's g_i times the Jacobian of the filters, formed
     any other layer                 g_i by torch.func.vmap of the layer's vector-Jacobian product
 
-Every squared norm is at least the exact one, up to the `SLACK` of the clipping methods. The Gram
-form subtracts large numbers from each other, so it is computed in float64.
+Every squared norm is at least the exact one, up to the `NORM_SLACK` of the clipping methods. The
+Gram form subtracts large numbers from each other, so it is computed in float64.
 
 Source: Goodfellow 2015 (Linear), Bu et al. 2022 (Conv2d), Higham 2002, section 3.1 (rounding).
 Proof: docs/guarantees/dp-sgd.md.
@@ -50,18 +50,19 @@ from pasearch.spaces.modules import (
 )
 
 MAX_UNFOLDED = {"cpu": 2**23, "cuda": 2**28}
-"""Numbers in one unfolded input of a convolution: 32 MiB and 1 GiB, so that memory stays flat."""
+"""Maximum numbers in one unfolded input of a convolution, by device: 32 MiB and 1 GiB."""
 MAX_FLOAT64 = {"cpu": 2**22, "cuda": 2**27}
-"""Numbers that are converted to float64 at once, for the same reason."""
+"""Maximum numbers that are converted to float64 at once, by device, to bound memory."""
 MIN_POOLED_CHANNELS = 4
-"""Channels from which max pooling is faster with the channels innermost."""
+"""Number of channels from which max pooling is faster with the channels innermost."""
 ROUNDINGS_PER_TERM = 2.0
-"""Roundings of a term of a sum over positions, in units of a float's own: the product and the sum,
-in the norm and again in the weighted sum, half a unit each."""
+"""Roundings of a term of a sum over positions, in machine epsilons: the product and the sum, in the
+norm and again in the weighted sum, half a unit each.
+"""
 NORM_PIECE = 256
-"""A longer norm is computed as the norm of the norms of its pieces."""
+"""Maximum length of one norm; a longer norm is the norm of the norms of its pieces."""
 FORMED_GRADIENTS = "formed"
-"""Key of `CapturedLayer.cache` for per-example gradients that the norms have formed."""
+"""Key of `CapturedLayer.cache` for the per-example gradients that the norms formed."""
 
 CachedValues = dict[str, tuple[Tensor, ...]]
 Buffers = Mapping[int, Tensor]
@@ -71,15 +72,15 @@ NO_BUFFERS: Buffers = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class CapturedLayer:
-    """Input and output gradient of one trainable layer: all that its gradients depend on.
+    """Input and output gradient of one trainable layer, which determine its gradients.
 
     Args:
-        layer: The module that owns the parameters.
-        input: a, (batch, ...).
-        output_gradient: d, (batch, ...), gradient of the summed loss.
-        views: Number of rows per record, side by side in the batch.
-        cache: What a rule computed from these for the norms and needs again for the sums, by
-            name: tensors of (batch, ...).
+        layer: Module that owns the parameters.
+        input: Input a, (batch, ...).
+        output_gradient: Gradient d of the summed loss in the output, (batch, ...).
+        views: Number of rows per record, adjacent in the batch.
+        cache: Tensors of (batch, ...), by name, that a rule computed for the norms and needs for
+            the sums.
     """
 
     layer: nn.Module
@@ -113,21 +114,21 @@ class CapturedLayer:
 
 
 def make_layer_error(layer: nn.Module, fault: str, remedy: str) -> UsageError:
-    """Make the error for a layer whose per-example gradients cannot be computed."""
+    """Create the error for a layer without separable per-example gradients."""
     return UsageError(
-        f"Layer {layer} {fault}, so a record's gradient cannot be told apart: {remedy}."
+        f"Layer {layer} {fault}, so per-example gradients cannot be separated: {remedy}."
     )
 
 
 def make_overwritten_error(layer: nn.Module) -> UsageError:
-    """Make the error for a layer that overwrites a tensor which its gradient depends on."""
+    """Create the error for a layer whose captured tensor was overwritten."""
     return make_layer_error(layer, "saw a tensor that was then overwritten", "work out of place")
 
 
 class LayerRule:
-    """The general rule of a module: by autograd, with formed per-example gradients.
+    """General rule of a module: by autograd, with formed per-example gradients.
 
-    Subclasses override what they know in closed form. Rules hold no state.
+    Subclasses override parts with closed forms. Rules have no state.
     """
 
     names = frozenset({"weight", "bias"})
@@ -156,19 +157,18 @@ class LayerRule:
         return torch.zeros_like(given) if found is None else found
 
     def cached_values(self, module: nn.Module, d: Tensor, saved: Any) -> CachedValues:
-        """Compute what `CapturedLayer.cache` starts with; called before `backward`."""
+        """Compute the first `CapturedLayer.cache`; called before `backward`."""
         return {}
 
     def shapes(self, layer: nn.Module) -> dict[str, tuple[int, ...]]:
-        """Give the parameter shapes that follow from a layer's settings, where they are relied on.
+        """Compute the parameter shapes implied by a layer's settings, if the rule relies on them.
 
-        A parameter that was replaced may have another shape, and torch may go by that: norms and
-        sums would be of different numbers.
+        With a replaced parameter of another shape, norms and sums would be of different numbers.
         """
         return {}
 
     def count_positions(self, output: Tensor) -> int:
-        """Count the positions of a record at which one product takes the weight."""
+        """Count the positions of a record at which one product uses the weight."""
         return 0
 
     def count_formed_numbers(self, layer: nn.Module, output: Tensor) -> int:
@@ -179,8 +179,8 @@ class LayerRule:
         """Compute ||g_i||^2 of the layer's trainable parameters together, (records,).
 
         If a record has several rows (views), g_i is the sum of their gradients: they count as
-        positions.
-        Formed gradients are kept: a second pass over other rows may round, or draw, differently.
+        positions. Formed gradients are cached: a second pass over other rows may round, or draw,
+        differently.
         """
         formed = seen.cache[FORMED_GRADIENTS] = tuple(self.gradients(seen).values())
         return torch.stack([bound_formed_norms(gradient, seen.views) for gradient in formed]).sum(0)
@@ -190,19 +190,18 @@ class LayerRule:
     ) -> ParameterSums:
         """Yield each trainable parameter with sum_i c_i g_i, i over rows.
 
-        Where a record has several positions or views, its terms may cancel and be far larger than
-        their sum: such sums are computed in float64, so that they do not round away digits of what
-        other records add.
+        With several positions or views, the terms of a record may cancel and be far larger than
+        their sum. Such sums are float64, so that they do not round away digits of other records.
 
         Args:
-            seen: What was captured of the layer.
-            factors: c, one per row, (batch,).
-            into: Buffers by a parameter's id: they may be overwritten and yielded.
+            seen: Captured layer.
+            factors: Factor c of each row, (batch,).
+            into: Buffers by a parameter's id; they may be overwritten and yielded.
         """
         own = [p for p in seen.layer.parameters(recurse=False) if p.requires_grad]
         dropped = factors == 0.0
         for parameter, gradient in zip(own, seen.cache[FORMED_GRADIENTS], strict=True):
-            # The layer may have no finite gradient where the record's input was set to 0.
+            # The gradient may not be finite where the record's input was set to 0.
             kept = zero_rows(gradient, dropped)
             wide = torch.float64 if seen.views > 1 else factors.dtype
             found = torch.einsum("b,b...->...", factors.to(wide), kept.to(wide))
@@ -234,11 +233,11 @@ class FlattenRule(LayerRule):
 
 
 class ActivationRule(LayerRule):
-    """An activation whose derivative follows from its output.
+    """Rule of an activation whose derivative is a function of its output.
 
     Args:
-        function: From the input to the output.
-        derivative: From the output's gradient and the output to the input's gradient.
+        function: Function from input to output.
+        derivative: Function from the output's gradient and the output to the input's gradient.
     """
 
     def __init__(
@@ -284,10 +283,10 @@ class DropoutRule(LayerRule):
 
 
 class MaxPoolRule(LayerRule):
-    """nn.MaxPool2d on a CPU: the numbers of torch, 2.5 times as fast with many channels.
+    """nn.MaxPool2d on a CPU: identical results, 2.5 times as fast with many channels.
 
-    torch finds the maxima of one channel after another; with the channels innermost it takes many
-    at once. It spreads their gradients faster the other way.
+    torch finds the maxima of one channel after another; with the channels innermost it processes
+    many at once. The backward pass is faster in the default layout.
     """
 
     def forward(self, module: nn.Module, x: Tensor) -> tuple[Any, Any]:
@@ -376,7 +375,7 @@ class Conv2dRule(LayerRule):
         return output[0, 0].numel()
 
     def count_formed_numbers(self, layer: nn.Module, output: Tensor) -> int:
-        """Count none: `MAX_UNFOLDED` bounds what is formed at once."""
+        """Count none: `MAX_UNFOLDED` limits the gradients that are formed at once."""
         return 0
 
     def squared_norms(self, seen: CapturedLayer) -> Tensor:
@@ -446,14 +445,14 @@ class Conv2dRule(LayerRule):
 
 
 class WeightStandardisedRule(Conv2dRule):
-    """A convolution with filters v / s: its gradients, by the chain rule through them.
+    """Convolution with filters v / s: its gradients, by the chain rule through them.
 
-    With G the gradient with respect to v / s, all of one filter, and C what subtracts the mean,
+    With G the gradient in v / s of one filter, and C the operator that subtracts the mean,
 
         g = C G / s - v <v, G> / s^3,
 
-    which is linear in G, so the weighted sum goes through it once. A norm needs every record's G:
-    it is formed. A record's G may be far larger than its g, too: another reason for float64.
+    which is linear in G, so the weighted sum is mapped once. A norm needs every record's G, which
+    is formed. G may be far larger than g: another reason for float64.
     """
 
     def _position_norms(
@@ -490,9 +489,9 @@ class WeightStandardisedRule(Conv2dRule):
 
 
 class NormRule(LayerRule):
-    """nn.GroupNorm and nn.LayerNorm: the weight's gradient is the sum of d * xhat, the bias's of d.
+    """nn.GroupNorm and nn.LayerNorm: sums of d * xhat (weight) and of d (bias).
 
-    xhat is the input, normalised; the sums go over the positions that share a weight.
+    xhat is the normalised input; the sums go over the positions that share a weight.
     """
 
     def shapes(self, layer: nn.Module) -> dict[str, tuple[int, ...]]:
@@ -502,7 +501,7 @@ class NormRule(LayerRule):
         return dict.fromkeys(self.names, tuple(layer.normalized_shape))
 
     def squared_norms(self, seen: CapturedLayer) -> Tensor:
-        """Sum over positions, enlarged by what rounding may hide, as in `positions`."""
+        """Compute norms of sums over positions, enlarged by a rounding bound."""
         layer, (xhat, d) = seen.layer, self._laid_out(seen)
         assert isinstance(layer, (nn.GroupNorm, nn.LayerNorm))
         xhat, d = views_to_positions(xhat, seen.views), views_to_positions(d, seen.views)
@@ -627,11 +626,11 @@ def run_lstm_forward(projected: Tensor, recurrent: Tensor) -> tuple[Tensor, tupl
         c_t = f c_(t-1) + i g                    h_t = o tanh(c_t)
 
     Args:
-        projected: p, (batch, steps, 4 units).
-        recurrent: R, (units, 4 units).
+        projected: Projected inputs p, (batch, steps, 4 units).
+        recurrent: Recurrent weights R, (units, 4 units).
 
     Returns:
-        h, (batch, steps, units), and what `run_lstm_backward` needs.
+        States h, (batch, steps, units), and the inputs of `run_lstm_backward`.
 
     Source: Hochreiter and Schmidhuber 1997; Gers et al. 2000.
     """
@@ -731,7 +730,7 @@ def _extract_patches(layer: nn.Conv2d, a: Tensor, d: Tensor) -> Tensor:
 
 
 def _bound_image_norms(a: Tensor, views: int) -> Tensor:
-    """||x_i|| of padded images, those of one record together: (batch,)."""
+    """Compute upper bounds of ||x_i|| of padded images, views together: (batch,)."""
     return bound_norms(a if views == 1 else a.unflatten(0, (-1, views)))
 
 
@@ -769,13 +768,19 @@ def bound_position_norms(
     a_norms: Tensor | None = None,
     cache: CachedValues | None = None,
 ) -> Tensor:
-    """Compute ||g_i||^2 of a layer applied at L positions, enlarged by what rounding may hide.
+    """Compute ||g_i||^2 of a layer at L positions, enlarged by a bound of the rounding error.
 
-    Terms at different positions may cancel: then g_i is small, and the rounding of the sum over
-    positions, here or in `weighted_sum`, is not. It is at most u L ||A_i|| ||D_i|| for the weight
-    and u L sqrt(L) ||D_i|| for the bias (Higham 2002, section 3.1), so that much is added. a is
-    (batch, groups, inputs, L), d (batch, groups, outputs, L); a_norms are ||A_i||, or above. If
-    g_i of the weight is formed it is kept, with that of the bias, as `FORMED_GRADIENTS`.
+    Terms at different positions may cancel: then g_i is small, but the rounding error of the sum
+    over positions, here or in `weighted_sum`, is not. It is at most u L ||A_i|| ||D_i|| for the
+    weight and u L sqrt(L) ||D_i|| for the bias (Higham 2002, section 3.1), so this is added.
+
+    Args:
+        weight: Weight, (outputs, inputs, ...).
+        bias: Bias, (outputs,), or None.
+        a: Inputs, (batch, groups, inputs, L).
+        d: Output gradients, (batch, groups, outputs, L).
+        a_norms: Norms ||A_i|| or upper bounds, (batch,); None: computed.
+        cache: Receives formed g_i of weight and bias, as `FORMED_GRADIENTS`.
     """
     squares = torch.zeros(len(a), dtype=a.dtype, device=a.device)
     inputs, length = a.shape[2:]
@@ -805,17 +810,17 @@ def bound_position_norms(
 def formed_is_cheaper(inputs: int, outputs: int, length: int) -> bool:
     """Check if g_i takes less time than two Gram matrices in float64, which count double.
 
-    Each number of g_i, and each that is made a float64, takes as long as some eight products.
+    Forming a number of g_i, or converting one to float64, takes as long as about eight products.
     """
     formed = (length + 8) * inputs * outputs
     return formed <= 2 * (length + 8) * length * (inputs + outputs)
 
 
 def bound_formed_norms(gradients: Tensor, views: int) -> Tensor:
-    """Compute ||g_i||^2 of formed gradients, enlarged by what a sum over views may hide.
+    """Compute ||g_i||^2 of formed gradients, enlarged by a rounding bound for the sum over views.
 
     Args:
-        gradients: Of rows, (records * views, ...).
+        gradients: Per-row gradients, (records * views, ...).
         views: Number of rows per record.
     """
     rows = gradients.reshape(len(gradients), -1)
@@ -828,7 +833,7 @@ def bound_formed_norms(gradients: Tensor, views: int) -> Tensor:
 
 
 def views_to_positions(values: Tensor, views: int) -> Tensor:
-    """(batch * views, ..., L) to (batch, ..., views * L): the views of a record as positions."""
+    """Reshape (batch * views, ..., L) to (batch, ..., views * L): views become positions."""
     if views == 1:
         return values
     return values.unflatten(0, (-1, views)).movedim(1, -2).flatten(-2)
@@ -871,12 +876,12 @@ def bound_norms(values: Tensor) -> Tensor:
 
 
 def compute_row_norms(values: Tensor) -> Tensor:
-    """||v_i||, (batch,), of whatever lies behind the first axis."""
+    """Compute ||v_i||, (batch,), over all axes after the first."""
     return compute_norms_along(values.flatten(1), 1)
 
 
 def bound_row_squares(values: Tensor) -> Tensor:
-    """Compute ||v_i||^2, (batch,), enlarged by what squares of tiny numbers lose to underflow."""
+    """Compute ||v_i||^2, (batch,), enlarged by the possible underflow of squares."""
     lost = 2 * values.shape[1] * torch.finfo(values.dtype).tiny
     return compute_norms_along(values, 1).square() + lost
 
@@ -898,10 +903,10 @@ def sum_outer_products(
     """Yield a weight with d^T a, and biases with the sum of d.
 
     Args:
-        weight: (outputs, inputs); like the biases, left out if it is not trained.
-        biases: (outputs,) each, or None.
-        a: (..., inputs).
-        d: (..., outputs).
+        weight: Weight, (outputs, inputs); like the biases, left out if it is not trained.
+        biases: Biases, (outputs,) each, or None.
+        a: Inputs, (..., inputs).
+        d: Output gradients, (..., outputs).
     """
     rows = a.flatten(0, -2), d.flatten(0, -2)
     if weight.requires_grad:
@@ -918,9 +923,9 @@ def sum_filter_gradients(layer: nn.Conv2d, x: Tensor, d: Tensor) -> Tensor:
     """Compute the gradient of a convolution's filters, float64, shaped as its weight.
 
     Args:
-        layer: Of any stride, groups and dilation.
-        x: What it is given, padded: (batch, channels, height, width).
-        d: The gradient of its output, (batch, outputs, ...).
+        layer: Convolution of any stride, groups and dilation.
+        x: Padded input, (batch, channels, height, width).
+        d: Gradient of its output, (batch, outputs, ...).
     """
     found = torch.zeros(layer.weight.shape, dtype=torch.float64, device=d.device)
     unfolded = layer.weight[0].numel() * layer.groups * d[0, 0].numel()  # torch does, in float64

@@ -1,11 +1,11 @@
 """One step of a training: the noisy sum of a batch's clipped gradients.
 
-    sum = sum over the batch of clipped g_i + noise      then denoised, if the recipe says so
+    sum = sum over the batch of clipped g_i + noise         then denoised, if the recipe has
+    denoising
 
-The sum is float64 when the noise is added to it (`record_sums`). The noise is scaled to R times the
-sensitivity, the most that one record moves the sum as computed (`runs.sums.SUM_ROUNDING`).
-
-All randomness is keyed by purpose and step.
+The sum is float64 when the noise is added (`record_sums`). The noise scales with R times the
+sensitivity, the most by which one record changes the computed sum (`runs.sums.SUM_ROUNDING`). All
+random numbers are keyed by purpose and step.
 
 Source: docs/rules.md, rules 7, 8, 11 and 14. Proof: docs/guarantees/dp-sgd.md.
 """
@@ -39,27 +39,27 @@ if TYPE_CHECKING:
 
 
 MAX_RECORDS_AHEAD = 4096
-"""Records that go at once through the modules before a network's first trained layer."""
+"""Number of records processed at once by the modules before the first trained layer."""
 MAX_BYTES_AHEAD = 2**27
-"""Bytes of the results of these modules that are kept in any case."""
+"""Maximum size of the results of these modules that are always kept, bytes."""
 ROW_MULTIPLE = 32
-"""Products have a multiple of this many rows: then a library rounds all rows alike."""
+"""Products have a multiple of this many rows: then a library rounds all rows in the same way."""
 
 _Part = tuple[Tensor, RecordLoss, Tensor]
 
 BatchIndices = tuple[Tensor, Tensor | None]
-"""Record indices of a step, int64, (rows,), and which rows are no padding, bool; None: all."""
+"""Record indices of a step, int64, (rows,), and which rows are not padding, bool; None: all."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceRecords:
-    """The records of a partition on the training's device, moved there once."""
+    """Records of a partition on the training's device, moved there once."""
 
     x: Tensor
     y: Tensor
     valid: Tensor
     shares: Tensor | None = None
-    """Class weights as `scale_class_weights` returns them, if computed already."""
+    """Class weights from `scale_class_weights`, if already computed."""
     rows: int = sys.maxsize
     """Maximum number of rows that are processed at once, to bound memory."""
 
@@ -75,7 +75,7 @@ class DeviceRecords:
         return cls(x=x.to(device), y=y.where(valid, 0).to(device).contiguous(), valid=own)
 
     def apply_modules(self, ahead: nn.Sequential) -> DeviceRecords | None:
-        """Apply modules to x, once for all steps; None if the results take much memory."""
+        """Apply modules to x, once for all steps; None if the results need much memory."""
         if type(self.x) is not Tensor or not len(self.x):
             return None
         with torch.no_grad():
@@ -130,11 +130,19 @@ def compute_noisy_sum(
     buffers: SumBuffers | None = None,
     team: ThreadTeam | None = None,
 ) -> list[Tensor]:
-    """Compute one step's noisy sum of clipped gradients over a fresh batch; steps begin with 0.
+    """Compute one step's noisy sum of clipped gradients over a new batch.
 
-    The noise multiplier is sigma_t; None takes the recipe's at this step. The state is read and
-    updated; None starts a new one. The sum lies in the buffers, if one is given. Where a team has
-    several threads, noise is drawn beside the gradients, or added by all of them.
+    Args:
+        network: Network accepted by `per_example.validate`.
+        slots: Records of the partition.
+        recipe: Training configuration.
+        streams: Random stream for each of "batch", "noise" and "dropout".
+        step: Index of the step, from 0.
+        noise_multiplier: Noise multiplier sigma_t; None: that of the recipe.
+        state: State of the training, which is updated; None: a new one.
+        buffers: Buffers that receive the sum; None: new ones.
+        team: Thread pool; with several threads noise is drawn during the gradients, or added by
+            all.
     """
     prepared = PreparedNetwork.of(network)
     n, state = len(slots.y), state or TrainingState.start(prepared, recipe)
@@ -181,7 +189,7 @@ def compute_noisy_sum(
 def _begin_noise(
     buffers: SumBuffers, recipe: Recipe, stream: Stream, step: int, team: ThreadTeam | None
 ) -> NoiseSource:
-    """Start to draw a step's noise, at scale 1, while the gradients are computed."""
+    """Begin to draw a step's noise, at scale 1, while the gradients are computed."""
     spare = team is not None and team.threads > 1
     count, device = sum(flat.numel() for flat in buffers.flats), buffers.flats[0].device
     if recipe.noise is None:
@@ -192,19 +200,18 @@ def _begin_noise(
 
 
 def choose_part_rows(recipe: Recipe, n: int, rows: int, threads: int = 1) -> int:
-    """Choose how many records go through a network at once: the same number at every step.
+    """Choose the number of records that a network processes at once: the same for all steps.
 
-    A library may round a row of a product differently where there are more or fewer rows, because
-    another kernel is used. If a part had the batch's own size, a null record in it would change
-    what others add. So it would if the rows were no multiple of `EVEN`: the rows after the last
-    multiple go through another kernel.
+    A library may round a row of a product differently if the number of rows differs, because it
+    uses another kernel. If a part had the size of the batch, a null record would change what others
+    add. The same happens if the number of rows is not a multiple of `ROW_MULTIPLE`.
 
     Args:
-        recipe: How the network is trained.
+        recipe: Training configuration.
         n: Number of records of the partition, null records included.
         rows: Maximum number of rows, as for `limit_rows`.
-        threads: Threads that share the rows equally, where there is memory for `EVEN` rows each.
-            `EVEN` rows in all are taken in any case.
+        threads: Number of threads that share the rows equally, if memory allows `ROW_MULTIPLE` rows
+            each. `ROW_MULTIPLE` rows in all are always used.
     """
     most = limit_rows(recipe, rows)
     if not recipe.make_batching(n).sizes_vary:
@@ -219,9 +226,13 @@ def choose_part_rows(recipe: Recipe, n: int, rows: int, threads: int = 1) -> int
 def halve_rows(
     recipe: Recipe, slots: DeviceRecords, threads: int, *, in_rounds: bool
 ) -> int | None:
-    """Halve the rows for a step that ran out of memory; None where no part would be smaller.
+    """Halve the rows for a step that ran out of memory; None if no part would be smaller.
 
-    Arguments as for `choose_part_rows`; `in_rounds` is whether steps are made in rounds.
+    Args:
+        recipe: Training configuration.
+        slots: Records of the partition.
+        threads: Number of threads that share the rows.
+        in_rounds: Whether steps are made in rounds, as on a GPU.
     """
     n, expected = len(slots.y), recipe.expected_batch_size
     if in_rounds:
@@ -237,22 +248,22 @@ def count_views(recipe: Recipe) -> int:
 
 
 def limit_rows(recipe: Recipe, rows: int) -> int:
-    """Limit the number of records that go through a network at once, to bound memory.
+    """Limit the number of records that a network processes at once, to bound memory.
 
     Args:
-        recipe: How the network is trained.
+        recipe: Training configuration.
         rows: Maximum number of rows.
     """
     return max(1, min(recipe.chunk, rows) // count_views(recipe))
 
 
 def pad_to_parts(places: Tensor, part: int, real: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Pad record indices with index 0 to whole parts; also returns which rows are no padding.
+    """Pad record indices with index 0 to whole parts; also return which rows are not padding.
 
     Args:
         places: Record indices, int64, (rows,).
         part: Number of rows of a part.
-        real: Which rows are no padding yet, bool, (rows,); None: all.
+        real: Rows that are not padding, bool, (rows,); None: all.
     """
     missing = -len(places) % part
     real = torch.ones_like(places, dtype=torch.bool) if real is None else real
@@ -261,7 +272,7 @@ def pad_to_parts(places: Tensor, part: int, real: Tensor | None = None) -> tuple
 
 
 def pad_if_needed(places: Tensor, part: int, vary: bool) -> BatchIndices:
-    """Pad record indices to whole parts of `part` rows where the sizes of batches vary."""
+    """Pad record indices to whole parts of `part` rows if batch sizes vary."""
     return pad_to_parts(places, part) if vary and len(places) % part else (places, None)
 
 
@@ -276,18 +287,18 @@ def sum_clipped_gradients(
     buffers: SumBuffers,
     part: int,
 ) -> Tensor:
-    """Write the sum of the chosen records' bounded gradients to the float64 totals of `buffers`.
+    """Write the sum of a batch's clipped gradients to the float64 totals of `buffers`.
 
     Args:
-        prepared: The network.
-        slots: The records of the partition.
-        recipe: How it is trained.
+        prepared: Prepared network.
+        slots: Records of the partition.
+        recipe: Training configuration.
         stream: Random stream of the batches; augmentation draws from a child of it.
-        chosen: Indices of the batch's records, and which rows are no padding.
+        chosen: Indices of the batch's records, and which rows are not padding.
         step: Index of the step, from 0.
         state: State of the training; only its adaptive clipping norms are read.
-        buffers: Buffers of the sum; cleared first.
-        part: Number of records that go through the network at once: see `choose_part_rows`.
+        buffers: Buffers of the sum; reset first.
+        part: Number of records that the network processes at once: see `choose_part_rows`.
 
     Returns:
         Sum over records of [norm <= C] - 1/2, float64, (number of adaptive clipping norms,).
@@ -319,7 +330,7 @@ def sum_clipped_gradients(
 
 
 def scale_class_weights(weights: tuple[float, ...] | None, device: torch.device) -> Tensor | None:
-    """Divide class weights by the largest, so that clipped gradients stay within their bound."""
+    """Divide class weights by the largest, so that clipped gradients keep their norm bound."""
     if weights is None:
         return None
     shares = [each / max(weights) for each in weights]
@@ -345,7 +356,7 @@ def denoise(
 def _update_clip_norms(
     recipe: Recipe, state: TrainingState, sigma: float, counts: Tensor, stream: Stream, step: int
 ) -> float:
-    """Release the step's counts, update the clipping norms; return the gradients' sigma."""
+    """Release the step's counts and update the clipping norms; return the gradients' sigma."""
     adaptive = recipe.bounding
     assert adaptive is not None
     gradients, deviation = adaptive.noises(sigma, len(state.bounds))
@@ -387,10 +398,9 @@ def _sum_with_record_noise(
     sigma: float,
     buffers: SumBuffers,
 ) -> None:
-    """Write the sum of clipped noisy gradients to the buffers."""
     order, clip = recipe.noise_before_clip, recipe.bounding
     assert order is not None
-    assert clip is not None, "noise on each record needs a clip after it"
+    assert clip is not None, "noise before the clip requires a clip"
     x, loss, mask = part
     for view in buffers.views:
         view.zero_()

@@ -36,8 +36,8 @@ class UpdateRule:
     """Rule that moves parameters by their gradients, one call of `step` at a time.
 
     Args:
-        parameters: Those with a `grad` are moved.
-        rate: Learning rate.
+        parameters: Parameters; those with a `grad` are moved.
+        rate: Learning rate, above 0.
     """
 
     share = 1.0
@@ -76,7 +76,7 @@ class UpdateRule:
 
 
 class SgdUpdate(UpdateRule):
-    """SGD, with momentum where it is above 0."""
+    """SGD, with momentum if it is above 0."""
 
     def __init__(self, parameters: Sequence[Tensor], rate: float, momentum: float = 0.0):
         super().__init__(parameters, rate)
@@ -132,18 +132,18 @@ class AdamUpdate(UpdateRule):
 
 
 class Optimizer(Stage):
-    """An optimizer of a recipe; its fields are the recipe's fields of the same name."""
+    """Optimizer of a recipe; its fields are the recipe's fields of the same name."""
 
     __slots__ = ()
 
     default_rate: ClassVar[float | None] = None
-    """The learning rate that suits any noise; None where it follows the noise."""
+    """Default learning rate for any noise; None if it depends on the noise."""
     subtracts_noise_variance: ClassVar[bool] = False
-    """Whether it needs the variance of the noise: see `set_noise_variance`."""
+    """Whether it needs the noise variance: see `set_noise_variance`."""
 
     @abstractmethod
     def of(self, parameters: Sequence[Tensor], rate: float) -> UpdateRule:
-        """Make the update rule of these parameters at this learning rate."""
+        """Create the update rule of these parameters at a learning rate."""
 
     def set_noise_variance(self, optimizer: Any, variance: float) -> None:
         """Set, before a step, the noise variance of one coordinate of its mean gradient."""
@@ -167,7 +167,7 @@ class Sgd(Optimizer):
 @OPTIMIZERS.register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Momentum(Optimizer):
-    """SGD with momentum in [0, 1); its rate is scaled so that it means the same without."""
+    """SGD with momentum in [0, 1); its rate is scaled to have the same effect as without."""
 
     name: ClassVar[str] = "momentum"
     description_template: ClassVar[str] = "SGD with momentum {momentum:g}"
@@ -197,9 +197,7 @@ class AdamCorrected(Adam):
     """Adam with the noise's variance subtracted from its second moment."""
 
     name: ClassVar[str] = "adam-corrected"
-    description_template: ClassVar[str] = (
-        f"{Adam.description_template}, the noise's variance taken off"
-    )
+    description_template: ClassVar[str] = f"{Adam.description_template}, noise variance subtracted"
     subtracts_noise_variance: ClassVar[bool] = True
 
     def of(self, parameters: Sequence[Tensor], rate: float) -> UpdateRule:

@@ -36,11 +36,11 @@ from pasearch.training.losses import RecordLoss
 from pasearch.training.record_sums import BLOCK_RECORDS, SumBuffers
 
 Loss = Callable[[Tensor], Tensor]
-"""From the network's output, (batch, ...), to each record's own loss, (batch,)."""
+"""Function from the network's output, (batch, ...), to each record's own loss, (batch,)."""
 
 
 class ClippingProtocol(Protocol):
-    """What a sum needs of a clipping method: see `clipping.ClippingMethod`."""
+    """Clipping method as a sum needs it: see `clipping.ClippingMethod`."""
 
     is_per_layer: ClassVar[bool]
 
@@ -49,7 +49,7 @@ class ClippingProtocol(Protocol):
         ...
 
     def within(self, norms: Tensor) -> Tensor | None:
-        """Check which norms are within the bound; None where that is not counted."""
+        """Check which norms are within the clipping norm; None if that is not counted."""
         ...
 
 
@@ -96,7 +96,7 @@ class PreparedNetwork:
         alone = [link for link in _flatten(chain) if link.module in self.rules]
         within = sum(len(list_trainable_layers(link.module)) for link in _flatten(chain))
         hooked = any(m._forward_hooks or m._forward_pre_hooks for m in network.modules())
-        # A layer within another module, or in two places, can only be captured by hooks.
+        # A layer within another module, or used twice, can only be captured by hooks.
         is_chain = len(alone) == within == len(self.rules) and not hooked
         self._chain = chain if is_chain else None
         dense = DenseChain.of([*_list_leaves(network)]) if type(network) is nn.Sequential else None
@@ -146,7 +146,7 @@ class PreparedNetwork:
     ) -> Tensor | None:
         """Go back through the calls; None as soon as every trainable layer is captured."""
         for call in reversed(tape):
-            if call.inner is not None:  # Joined: the input goes on beside what the modules return
+            if call.inner is not None:  # SkipConcat: the input is part of its output
                 width = call.input.shape[1]
                 inner = self._backward(call.inner, d[:, width:].contiguous(), found, views)
                 if inner is None:
@@ -322,13 +322,13 @@ def _check_calls(calls: list[_Call], batch: int) -> None:
 
 
 FIXED_MODULE_TYPES = (nn.Linear, nn.Conv2d, nn.Tanh, nn.ReLU, nn.Sigmoid, TemperedSigmoid)
-"""Modules that do the same to each record at every step, if they are not trained."""
+"""Modules that treat each record in the same way at every step, if not trained."""
 
 
 def split_fixed_modules(network: nn.Module) -> tuple[nn.Sequential, nn.Module]:
     """Split a chain before its first module that is trained or differs from step to step.
 
-    Any other network is all in the second part.
+    For any other network, the second part is the whole network.
     """
     if type(network) is not nn.Sequential:
         return nn.Sequential(), network
@@ -463,16 +463,20 @@ UNSUPPORTED_MODULES: tuple[tuple[type[nn.Module], str], ...] = (
     (nn.RReLU, "draws from torch's global state; use nn.LeakyReLU"),
     (nn.FractionalMaxPool2d, "draws from torch's global state; use nn.MaxPool2d"),
     (nn.RNNBase, "maps to a pair; use pasearch.spaces.modules.Lstm"),
-    (nn.MultiheadAttention, "owns layers whose products cannot be told apart yet"),
-    (nn.ParameterList, "holds parameters that no layer of its own uses; give them a layer"),
-    (nn.ParameterDict, "holds parameters that no layer of its own uses; give them a layer"),
+    (nn.MultiheadAttention, "has no rule for per-example gradients yet"),
+    (nn.ParameterList, "holds parameters without a layer; put them into a layer"),
+    (nn.ParameterDict, "holds parameters without a layer; put them into a layer"),
 )
 
 
 def validate(network: nn.Module) -> list[str]:
-    """List every reason why the network cannot be trained record by record; an empty list is good.
+    """List every reason why the network cannot be trained record by record; empty is good.
 
-    Each names the module's path, what is wrong and what to use instead.
+    Each reason names the module's path, the problem and the replacement.
+
+    >>> import torch
+    >>> validate(torch.nn.Linear(2, 1))
+    []
     """
     problems = []
     owners: dict[int, str] = {}
@@ -498,36 +502,36 @@ def validate(network: nn.Module) -> list[str]:
 
 
 def _find_faults(module: nn.Module, own: list[nn.Parameter]) -> Iterator[str]:
-    """Yield what is wrong with one module; `own` are its trainable parameters."""
+    """Yield the problems of one module; `own` are its trainable parameters."""
     for kind, why in UNSUPPORTED_MODULES:
         if isinstance(module, kind):
             yield f"{why}."
     if getattr(module, "inplace", False):
-        yield "works in place on what the layer before saw; inplace=False."
+        yield "overwrites the output of the previous layer; set inplace=False."
     if getattr(module, "max_norm", None) is not None:
-        yield "rescales the weights it reads, without noise; max_norm=None."
+        yield "rescales the weights that it reads, without noise; set max_norm=None."
     if getattr(module, "sparse", False) or getattr(module, "scale_grad_by_freq", False):
-        yield "has gradients of another form; sparse=False, scale_grad_by_freq=False."
+        yield "has unsupported gradients; set sparse=False, scale_grad_by_freq=False."
     norm = isinstance(module, (nn.GroupNorm, nn.LayerNorm))
     if norm and not bool(torch.tensor(module.eps, dtype=torch.float32) > 0):
-        yield "divides by a deviation, which is 0 of a record that is constant; eps=1e-5."
+        yield "divides by the standard deviation, which is 0 for a constant record; set eps=1e-5."
     for name, shape in find_rule(module).shapes(module).items():
         found = getattr(module, name)
         if found is not None and tuple(found.shape) != shape:
             yield (
-                f"has a {name} of shape {tuple(found.shape)}, where its settings say {shape}; make "
-                "a new layer of the size that you want."
+                f"has a {name} of shape {tuple(found.shape)}, but its settings imply {shape}; "
+                "create a new layer of the required size."
             )
     if any(True for _ in module.buffers(recurse=False)):
-        yield "keeps buffers, which records could reach; use parameters."
+        yield "has buffers, which may store data of records; use parameters."
     if own and any(hasattr(child, "reseed") for child in [*module.modules()][1:]):
-        yield "draws within a layer that has parameters; put KeyedDropout beside the layer."
+        yield "draws random numbers inside a layer with parameters; put KeyedDropout next to it."
     hooks = module._forward_hooks, module._forward_pre_hooks, module._backward_hooks
     if any(hooks) or module._backward_pre_hooks:
         yield "has hooks, which may change what it computes; remove them."
     if "forward" in vars(module):
-        yield "has a `forward` of its own, beside its class's; make a class of it."
+        yield "overrides `forward` on the instance; define a class."
     if any(p.dtype not in (torch.float32, torch.float64) for p in own):
-        yield "has parameters too coarse for a norm; use float32."
+        yield "has low-precision parameters; use float32."
     if own and any(p.requires_grad for child in module.children() for p in child.parameters()):
-        yield "has parameters beside its layers; give them a layer."
+        yield "has parameters in addition to its layers; put them into a layer."

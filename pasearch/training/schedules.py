@@ -36,12 +36,12 @@ MIN_NOISE_FACTOR = 1e-6  # a formula that gives less is replaced by this, which 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecayRange:
-    """Range of the parameter that makes a decay steep, to solve for it (`training.length`).
+    """Range of the decay parameter that `schedule_solver` searches.
 
     Args:
         field: Name of the schedule's field.
-        flattest: Smallest value of the noise parameter that is solved for.
-        steepest: Largest one.
+        min_value: Smallest value of the parameter.
+        max_value: Largest value of the parameter.
         falling: Whether the field is exp(-parameter) instead of the parameter itself.
     """
 
@@ -60,21 +60,22 @@ class ScheduleState(Protocol):
         ...
 
     def tell(self, accuracy: float) -> Self:
-        """Make the next state, after a validation query."""
+        """Create the next state, after a validation query."""
         ...
 
 
 class Schedule(Stage):
-    """A noise schedule; one that is fixed before the data needs `factor` alone."""
+    """Noise schedule; a data-independent one defines `factor` only."""
 
     __slots__ = ()
 
     varies: ClassVar[bool] = True
-    """Whether the noise changes at all."""
+    """Whether the noise changes."""
     is_validation_driven: ClassVar[bool] = False
-    """Whether validation queries steer it: then a filter ends the training, and `factor` is 1."""
+    """Whether it depends on validation queries: then a filter ends the training, and `factor` is 1.
+    """
     steepness: ClassVar[DecayRange | None] = None
-    """Of a decay whose rate can be solved for."""
+    """Range of the decay parameter, for decays that can be solved for."""
 
     @abstractmethod
     def factor(self, epoch: int) -> float:
@@ -82,17 +83,16 @@ class Schedule(Stage):
 
     def describe(self) -> str:
         every = getattr(self, "every", 1)
-        return Stage.describe(self) + ("" if every == 1 else f"; {every:,} epochs count as one")
+        return Stage.describe(self) + ("" if every == 1 else f"; t counts every {every:,} epochs")
 
     def stretch(self, factor: float) -> Schedule:
-        """Make a schedule whose fall takes `factor` times as many epochs.
+        """Create a schedule that decays over `factor` times as many epochs.
 
-        A paper's numbers are for its own number of epochs; over ten times as many, the same rate
-        would leave next to no noise at the end, and so need next to no signal before. A schedule
-        that does not follow epochs stays as it is.
+        The numbers of a paper are for its own number of epochs. Over ten times as many, the same
+        rate would leave almost no noise at the end. A schedule that ignores epochs stays unchanged.
 
         Args:
-            factor: Above 0.
+            factor: Factor on the number of epochs, above 0.
         """
         return self
 
@@ -101,12 +101,12 @@ class Schedule(Stage):
         return 0
 
     def queries_after(self, epoch: int) -> bool:
-        """Check whether a validation query follows an epoch, of a validation-driven schedule."""
+        """Check whether a validation query follows an epoch."""
         return False
 
     def start(self) -> ScheduleState:
-        """Make the state before the first validation query, of a validation-driven schedule."""
-        raise NotImplementedError(f"{self.name} is not steered")
+        """Create the state before the first validation query."""
+        raise NotImplementedError(f"{self.name} is not validation-driven")
 
     def claims(self, steps: TrainingSteps) -> list[PublishedBound]:
         """Evaluate Theorem 3 of Yu et al., which is for noise that varies on Poisson samples."""
@@ -125,7 +125,7 @@ SCHEDULES = Registry(
 def count_changes(epoch: int, every: int) -> int:
     """Count the changes of the noise before an epoch: t."""
     if isinstance(epoch, bool) or not isinstance(epoch, Integral) or not int(epoch) >= 0:
-        raise UsageError(f"epoch is {epoch!r}; expected a whole number, 0 or above.")
+        raise UsageError(f"epoch is {epoch!r}: expected an integer, 0 or above.")
     return int(epoch) // every
 
 
@@ -166,8 +166,8 @@ class TimeDecay(_RateSchedule):
     """1 / (1 + k t).
 
     Args:
-        rate: k, above 0.
-        every: Epochs from one change to the next, 1 or more.
+        rate: Decay rate k, above 0.
+        every: Number of epochs between changes, 1 or more.
     """
 
     name: ClassVar[str] = "time"
@@ -186,8 +186,8 @@ class ExponentialDecay(_RateSchedule):
     """e^(-k t).
 
     Args:
-        rate: k, above 0.
-        every: Epochs from one change to the next, 1 or more.
+        rate: Decay rate k, above 0.
+        every: Number of epochs between changes, 1 or more.
     """
 
     name: ClassVar[str] = "exponential"
@@ -206,9 +206,9 @@ class StepDecay(Schedule):
     """k^floor(t / period).
 
     Args:
-        rate: k, in (0, 1).
-        period: How often the noise falls, 1 or more; in units of `every` epochs.
-        every: Epochs that count as one; the noise falls every `period * every` epochs.
+        rate: Factor k, in (0, 1).
+        period: Number of periods of `every` epochs between changes, 1 or more.
+        every: Number of epochs that count as one, 1 or more.
     """
 
     name: ClassVar[str] = "step"
@@ -237,20 +237,20 @@ class StepDecay(Schedule):
 class PolynomialDecay(Schedule):
     """(1 - end) (1 - t / period)^k + end; from `period` on, `end`.
 
-    The paper's (sigma_0 - sigma_end) (1 - t / period)^k + sigma_end, divided by sigma_0: so sigma_0
-    10 and sigma_end 2 are end = 0.2, whatever sigma_0 is calibrated to.
+    It is the paper's (sigma_0 - sigma_end) (1 - t / period)^k + sigma_end, divided by sigma_0. So
+    sigma_0 10 and sigma_end 2 are end = 0.2, whatever sigma_0 is calibrated to.
 
     Args:
-        power: k, above 0; 1 is a straight line.
-        end: sigma_end / sigma_0, in (0, 1).
-        period: When `end` is reached, 1 or more; in units of `every` epochs.
-        every: Epochs that count as one; `end` is reached after `period * every` epochs.
+        power: Exponent k, above 0; 1 is linear.
+        end: Final factor sigma_end / sigma_0, in (0, 1).
+        period: Number of periods of `every` epochs until `end`, 1 or more.
+        every: Number of epochs that count as one, 1 or more.
     """
 
     name: ClassVar[str] = "polynomial"
     description_template: ClassVar[str] = (
-        "noise falls to {end:g} of its start in {period:,} epochs, by the power {power:g} of what "
-        "is left"
+        "noise falls to {end:g} of its start in {period:,} epochs, as the power {power:g} of the "
+        "remaining fraction"
     )
     checks: ClassVar[FieldChecks] = {
         "power": check_positive, "end": check_fraction, "period": check_positive_integer,
@@ -275,20 +275,20 @@ class PolynomialDecay(Schedule):
 @SCHEDULES.register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValidationSchedule(Schedule):
-    """The noise falls when the accuracy stops rising.
+    """Noise that decreases when the validation accuracy stops rising.
 
         at every `period`-th accuracy:  S = mean of the last m;  if S - S_before <= threshold,
                                         factor *= k;  S_before = S          S_before = 0 at first
 
     Args:
-        rate: k, in (0, 1).
-        threshold: delta; a rise of no more than that counts as none. 0 or above.
-        average: m, 1 or more; the paper's moving average.
-        period: Accuracies from one comparison to the next, m or more; None takes m.
-        every: Epochs from one accuracy to the next, 1 or more; the paper has 1.
+        rate: Factor k, in (0, 1).
+        threshold: Largest rise delta that counts as none, 0 or above.
+        average: Length m of the paper's moving average, 1 or more.
+        period: Number of accuracies between comparisons, m or more; None: m.
+        every: Number of epochs between accuracies, 1 or more; the paper has 1.
 
-    Cost: none of its own. Each accuracy is from declared-public records, or charged; and the noise
-    depends on what was released, so the trainer keeps a filter (`accounting.renyi`).
+    Cost: none by itself. Each accuracy is from declared-public records, or charged. The noise
+    depends on released values, so the trainer keeps a privacy filter (`accounting.renyi`).
     """
 
     name: ClassVar[str] = "validation"
@@ -310,15 +310,15 @@ class ValidationSchedule(Schedule):
         object.__setattr__(self, "every", check_positive_integer("every", self.every))
         if period < self.average:
             raise UsageError(
-                f"period is {period}: expected average ({self.average}) or above, so that no "
-                "accuracy is in two of the means that are compared."
+                f"period is {period}: expected average ({self.average}) or above, so that "
+                "compared means share no accuracy."
             )
 
     def start(self) -> ValidationState:
         return ValidationState(rule=self)
 
     def factor(self, epoch: int) -> float:
-        """Return 1: the plan has constant noise, and the filter keeps to its privacy cost."""
+        """Compute 1: the plan has constant noise, and the filter keeps to its privacy cost."""
         return 1.0
 
     def count_validation_queries(self, epochs: int) -> int:
@@ -344,11 +344,11 @@ class ValidationState:
     Guarantee: a function of the rule and of the accuracies that were passed to `tell`.
 
     Args:
-        rule: The schedule.
-        factor: sigma_t / sigma_0 from now on, in (0, 1].
-        recent: The last m accuracies, at most.
+        rule: Schedule of the training.
+        factor: Ratio sigma_t / sigma_0 from now on, in (0, 1].
+        recent: Accuracies of the last m queries, at most.
         told: Number of accuracies since the last comparison.
-        before: The mean at the last comparison.
+        before: Mean at the last comparison.
     """
 
     rule: ValidationSchedule
@@ -358,14 +358,14 @@ class ValidationState:
     before: float = 0.0
 
     def tell(self, accuracy: float) -> ValidationState:
-        """Make the next state after an accuracy; a noisy one may be outside [0, 1].
+        """Create the next state after an accuracy; a noisy one may be outside [0, 1].
 
         Raises:
-            UsageError: The accuracy is no finite number.
+            UsageError: The accuracy is not a finite number.
         """
         known = isinstance(accuracy, Real) and not isinstance(accuracy, bool)
         if not known or not math.isfinite(accuracy):
-            raise UsageError(f"accuracy is {accuracy!r}; expected a finite number, a share.")
+            raise UsageError(f"accuracy is {accuracy!r}: expected a finite number.")
         recent = (*self.recent, float(accuracy))[-self.rule.average :]
         told = self.told + 1
         factor, before = self.factor, self.before

@@ -1,13 +1,13 @@
-"""Validation queries in a training: noise of later steps, and screening of updates.
+"""Validation queries in a training: adaptive noise schedules, and screening of updates.
 
-Screening takes an update that makes the loss worse with a falling probability only:
+Screening accepts an update that increases the loss with a decreasing probability only:
 
     dE = J(w_new) - J(w)          P = 1 if dE <= 0, else exp(-dE Q)          Q = q0 accepted
-    taken  if  coin <= P  or  rejected_in_a_row >= mu0
+    accepted  if  uniform draw <= P  or  rejected_in_a_row >= mu0
 
-J(w), the paper's energy, is the mean loss that a validation query returned, and is *stored*: so
-each screening needs one more query. As printed, Q is q0 at the first screening, and q0 * 0 = 0 if
-that one was rejected: then the next update is taken for sure.
+J(w), the paper's energy, is the mean loss that a validation query returned. It is stored, so each
+screening needs one more query. As printed, Q is q0 at the first screening, and q0 * 0 = 0 if that
+one was rejected: then the next update is always accepted.
 
 A query reads public records, or is a noisy sum over private ones (`sum_loss_points`), charged for
 every screening, and for the first J, whether or not its update is accepted. Every update is charged
@@ -46,8 +46,9 @@ if TYPE_CHECKING:
     from pasearch.training.schedules import Schedule
 
 ValidationQuery = Callable[["nn.Module", int], float]
-"""Query from the network as it is, and the number of earlier queries, to a mean loss or an
-accuracy: of public records, or a noisy release that was charged."""
+"""Function of the network and the number of earlier queries; returns a mean loss or accuracy of
+public records, or a noisy release that was charged.
+"""
 
 MAX_LOSS_POINTS = 100
 """G, the largest number of points of one record: the sensitivity of `sum_loss_points`."""
@@ -58,9 +59,9 @@ class AnnealingState:
     """State of a screening.
 
     Args:
-        loss: J(w) of the weights that were kept last, as its validation query returned it.
-        accepted: tau, number of screenings whose update was taken.
-        rejected_in_a_row: mu, number of rejected ones since the last of those.
+        loss: Loss J(w) of the last accepted weights, as the validation query returned it.
+        accepted: Number tau of screenings that accepted an update.
+        rejected_in_a_row: Number mu of rejections since the last accepted update.
     """
 
     loss: float
@@ -72,13 +73,14 @@ class AnnealingState:
 class Annealing(Stage):
     """Screening rule: a pure function of losses and random numbers.
 
-    Guarantee: it reads results of validation queries and random numbers alone, so it has no further
+    Guarantee: it reads only results of validation queries and random numbers, so it has no further
     privacy cost.
 
     Args:
-        q0: Q_0, increase of the inverse temperature with each accepted update, 0 or above.
-        mu0: Number of rejections in a row after which an update is taken anyway; 0 takes all.
-        every: Updates from one screening to the next, taken or undone together; 1 or more.
+        q0: Increase Q_0 of the inverse temperature with each accepted update, 0 or above.
+        mu0: Number of rejections in a row after which an update is accepted anyway; 0 accepts all.
+        every: Number of updates from one screening to the next, accepted or undone together; 1 or
+            more.
     """
 
     name: ClassVar[str] = "annealing"
@@ -91,7 +93,7 @@ class Annealing(Stage):
     every: int = 1
 
     def start(self, loss: float) -> AnnealingState:
-        """Make the first state, from the loss before the first update."""
+        """Create the first state, from the loss before the first update."""
         return AnnealingState(loss=_replace_nan(loss))
 
     def is_screened(self, finished: int) -> bool:
@@ -103,7 +105,7 @@ class Annealing(Stage):
         return check_positive_integer("steps", steps) // self.every + 1
 
     def probability(self, state: AnnealingState, new_loss: float) -> float:
-        """Compute P, the probability that an update is taken, without the limit on rejections."""
+        """Compute the acceptance probability P, without the limit on rejections."""
         new = _replace_nan(new_loss)
         first = state.accepted == state.rejected_in_a_row == 0
         temperature = self.q0 * (1 if first else state.accepted)
@@ -114,19 +116,21 @@ class Annealing(Stage):
     def decide(
         self, state: AnnealingState, new_loss: float, coin: float
     ) -> tuple[AnnealingState, bool]:
-        """Decide whether an update is taken.
+        """Decide whether an update is accepted.
 
         Args:
             state: State of the screening.
-            new_loss: J(w_new): released, or of public records. NaN counts as the worst loss, so no
-                value stops a training.
-            coin: Uniform in [0, 1), secret, and of this screening alone.
+            new_loss: Loss J(w_new), released or of public records. NaN counts as the largest loss,
+                so no value stops a training.
+            coin: Random number, uniform in [0, 1), secret, used for this screening only.
 
         Raises:
-            UsageError: A coin outside [0, 1].
+            UsageError: A random number outside [0, 1].
         """
         if isinstance(coin, bool) or not isinstance(coin, Real) or not 0 <= float(coin) <= 1:
-            raise UsageError(f"coin is {coin!r}: expected a number in [0, 1); see `coin`.")
+            raise UsageError(
+                f"coin is {coin!r}: expected a number in [0, 1], as from `draw_uniform`."
+            )
         forced = state.rejected_in_a_row >= self.mu0
         if forced or float(coin) <= self.probability(state, new_loss):
             return AnnealingState(loss=_replace_nan(new_loss), accepted=state.accepted + 1), True
@@ -207,7 +211,7 @@ class ValidationDrivenNoise:
         return sigma
 
     def query_after_step(self, step: int, network: nn.Module) -> None:
-        """Query the accuracy at the end of each epoch that the schedule names."""
+        """Query the accuracy after each epoch that the schedule names."""
         epoch = self._batches.epoch(step + 1)
         if epoch > self._batches.epoch(step) and self._schedule.queries_after(epoch):
             self._state = self._state.tell(self._query(network, self._asked))
@@ -216,9 +220,9 @@ class ValidationDrivenNoise:
 
 
 class UpdateScreening:
-    """Screening of a training: updates stay, or weights and optimizer are restored.
+    """Screening of a training: updates are kept, or weights and optimizer are restored.
 
-    Post-processing of noisy sums that are all charged, and of losses that the queries released.
+    Post-processing of noisy sums that are all charged, and of released losses.
     """
 
     def __init__(

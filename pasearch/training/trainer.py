@@ -71,14 +71,14 @@ def train(
     in addition to what the validation queries have released.
 
     Args:
-        network: Accepted by `per_example.validate`.
-        records: The open partition, charged by the caller.
-        recipe: With its learning rate known.
-        streams: One stream each for "batch", "noise" and "dropout", used for nothing else.
-        device: "cpu" or "cuda"; the network stays there.
-        on_step: Called with the number of finished steps: after each, or on a GPU after each round.
-        looks: Whether `on_step` must be called after a number of finished steps because it
-            evaluates the network; None: after each.
+        network: Network accepted by `per_example.validate`.
+        records: Open partition, charged by the caller.
+        recipe: Training configuration with a learning rate.
+        streams: Random stream for each of "batch", "noise" and "dropout", used for nothing else.
+        device: Device, "cpu" or "cuda"; the network stays there.
+        on_step: Callback with the number of finished steps: after each, or on a GPU each round.
+        looks: Function that tells whether `on_step` must run after a number of finished steps,
+            because it evaluates the network; None: after each.
         query: Validation query of screening (a loss) or of a validation-driven schedule (an
             accuracy); only these need it.
 
@@ -285,7 +285,7 @@ class Training:
 
     @property
     def max_round_steps(self) -> int:
-        """Maximum number of steps in the next round; on a CPU a round has one."""
+        """Maximum number of steps in the next round; 1 on a CPU."""
         return (
             MAX_STEPS_PER_ROUND
             if self._on_gpu is None
@@ -352,7 +352,7 @@ class Training:
         Repeated steps are identical to the bit. A round is checked once per doubtful step.
         """
         if self._together is not None and self._together.has_pending_steps(code):
-            raise RuntimeError("Steps are checked that were not started on the GPU yet.")
+            raise RuntimeError("The steps to check were not started on the GPU.")
         if (right := code.count_valid_steps(before.finished, many)) == many:
             self._before = None
             return
@@ -473,29 +473,28 @@ def _check_training(
     """Refuse trainings that have no privacy guarantee."""
     if recipe.noise_multiplier is None and records.public is not True:
         raise UsageError(
-            "Training without noise is for data declared public (`data_is_public=True`)."
+            "Training without noise requires data declared public (`data_is_public=True`)."
         )
     before = recipe.noise_before_clip
     unbounded = before is not None and before.record_bound is None
     if unbounded and records.public is not True:
         raise UsageError(
-            "Noise on gradients that were not bounded first is for data declared public: give "
-            "noise_before_clip a record_bound."
+            "Noise on unclipped gradients requires data declared public: set record_bound in "
+            "noise_before_clip."
         )
     if problems := validate(network):
         raise UsageError("This network cannot be trained privately: " + " ".join(problems))
     if recipe.class_weights is not None and records.y.is_floating_point():
-        raise UsageError("class_weights are for classes, and here a number is predicted.")
+        raise UsageError("class_weights require classes, but the target is numeric.")
     if recipe.learning_rate is None:
         raise UsageError(
-            "The recipe has no learning rate: give `learning_rate`, or take "
+            "The recipe has no learning rate: set `learning_rate`, for example to "
             "`tune_learning_rate(recipe, mu, n)`."
         )
     if (recipe.schedule.is_validation_driven or recipe.screening is not None) and query is None:
         raise UsageError(
-            "this recipe evaluates the network while it is trained: give a validation query, of "
-            "public records or of charged releases. Without noise, what it reveals about private "
-            "records would have no privacy cost."
+            "This recipe requires a validation query, of public records or of charged noisy "
+            "releases: otherwise its evaluations of private records would have no privacy cost."
         )
 
 
@@ -514,8 +513,8 @@ def _check_record_independence(prepared: PreparedNetwork, x: Tensor) -> None:
         outputs.append(prepared.network(records)[::2])
     if not torch.allclose(*outputs, rtol=1e-4, atol=1e-5):
         raise UsageError(
-            "This network cannot be trained privately: one record changes another's output, so "
-            "some layer mixes records. Let each work on its own, as nn.LayerNorm does."
+            "This network cannot be trained privately: one record changes the output of another, so "
+            "a layer mixes records. Use layers that process each record alone, as nn.LayerNorm."
         )
 
 
@@ -527,11 +526,11 @@ def _make_synthetic_records(x: Tensor) -> Tensor:
 
 
 class _Average:
-    """An exponential moving average of the weights: post-processing, so it costs nothing.
+    """Exponential moving average of the weights: post-processing, so it has no privacy cost.
 
-    decay_t = min(1 - 1 / horizon, (1 + t) / (10 + t)): short at first, so that the random start is
-    forgotten. A long average is updated every k = horizon / `LOOKS` steps with decay_t^k: between
-    two updates the weights move by a thousandth of its horizon.
+    decay_t = min(1 - 1 / horizon, (1 + t) / (10 + t)): short at first, to forget the random start.
+    A long average is updated every k = horizon / `LOOKS` steps with decay_t^k, because the weights
+    move by a thousandth of its horizon between two updates.
     """
 
     LOOKS: ClassVar[int] = 1000

@@ -296,7 +296,7 @@ def test_a_layer_that_draws_within_itself_is_refused():
             return self.drop(x) * self.weight
 
     (problem,) = validate(nn.Sequential(Drawing(), nn.Linear(1, 1)))
-    assert "draws within a layer that has parameters" in problem
+    assert "draws random numbers inside a layer" in problem
 
 
 @pytest.mark.unit
