@@ -276,7 +276,6 @@ class Reshuffled(Batching):
 
 @lru_cache(maxsize=1)
 def _draw_epoch_order(stream: Stream, epoch: int, n: int) -> np.ndarray:
-    """Draw the permutation of an epoch, once for all its steps."""
     return stream.generator(epoch).permutation(n)
 
 

@@ -59,8 +59,7 @@ ROUNDINGS_PER_TERM = 2.0
 """Roundings of a term of a sum over positions, in machine epsilons: the product and the sum, in the
 norm and again in the weighted sum, half a unit each.
 """
-NORM_PIECE = 256
-"""Maximum length of one norm; a longer norm is the norm of the norms of its pieces."""
+NORM_PIECE = 256  # maximum length of one norm; a longer norm is the norm of the norms of its pieces
 FORMED_GRADIENTS = "formed"
 """Key of `CapturedLayer.cache` for the per-example gradients that the norms formed."""
 
@@ -860,7 +859,6 @@ def compute_norms_along(values: Tensor, axis: int, out: Tensor | None = None) ->
 
 @cache
 def _find_equal_piece(length: int) -> int:
-    """Find the longest piece that divides a length, or `PIECE` if all are short."""
     equal = max(each for each in range(1, NORM_PIECE + 1) if length % each == 0)
     return equal if equal >= NORM_PIECE // 4 else NORM_PIECE
 

@@ -29,9 +29,7 @@ exact_loop: Any = compile_loop(fastmath=False)
 unsigned_int = np.uint64
 UINT_0, UINT_1, UINT_2, UINT_3, UINT_4 = (unsigned_int(each) for each in range(5))
 FLOAT_ZERO = np.float32(0.0)
-STRIP_NUMBERS = unsigned_int(
-    512
-)  # numbers of a record that are worked on at once, so that they stay in cache
+STRIP_NUMBERS = unsigned_int(512)  # numbers of a record processed at once, to stay in cache
 # The largest squared norm, so that a clipping factor is a normal float32.
 MAX_SQUARE = float(np.finfo(np.float32).max)
 UNDERFLOW = 2.0 * float(np.finfo(np.float32).tiny)  # what one number may lose of a squared norm
@@ -100,7 +98,6 @@ def _add_outer_products(sums, inputs, outputs, x, rows, d, low):
 
 @exact_loop
 def _squared_norm(d, at, outputs):
-    """Compute ||d||^2 of one record in float64."""
     total = 0.0
     for k in range(at, at + outputs):
         value = np.float64(d[k])  # `float` of a float32 is a float32 here

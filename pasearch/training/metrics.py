@@ -63,26 +63,21 @@ Array = np.ndarray[Any, Any]
 SumNoise = NoisyCount | NoisySum
 ScoreNoise = SumNoise | NoisyCounts
 
-MAX_LOG_LOSS = 5.0
-"""Maximum log loss of one record, nats: that of a class with probability .0067."""
-
-NOISE_SIMULATIONS = 400
-"""Number of noise draws that estimate the noise of a ratio of counts."""
+MAX_LOG_LOSS = 5.0  # maximum log loss of one record, nats: that of a class with probability .0067
+NOISE_SIMULATIONS = 400  # number of noise draws that estimate the noise of a ratio of counts
 
 MAX_FINE_TABLE_NOISE = 0.04
 """Maximum variance that a fine table may add to the accuracy, times the number of records: a
 quarter of the sample variance at an accuracy of .8."""
 
-MAX_TABLE_NOISE = 0.16
-"""Maximum for other tables: all of that sample variance."""
+MAX_TABLE_NOISE = 0.16  # maximum for other tables: all of that sample variance
 
 MAX_ERROR_NOISE = 0.025
 """Maximum standard deviation that a table may add to the mean absolute error, as a fraction of the
 target's range: a quarter of an error of .1.
 """
 
-MAX_TABLE_CLASSES = 50
-"""Maximum number of classes of a table of predictions."""
+MAX_TABLE_CLASSES = 50  # maximum number of classes of a table of predictions
 
 
 class Metric(ABC):

@@ -40,8 +40,7 @@ if TYPE_CHECKING:
 
 MAX_RECORDS_AHEAD = 4096
 """Number of records processed at once by the modules before the first trained layer."""
-MAX_BYTES_AHEAD = 2**27
-"""Maximum size of the results of these modules that are always kept, bytes."""
+MAX_BYTES_AHEAD = 2**27  # maximum size of the results of these modules that are always kept, bytes
 ROW_MULTIPLE = 32
 """Products have a multiple of this many rows: then a library rounds all rows in the same way."""
 

@@ -63,7 +63,6 @@ class Preset:
 
 
 def _make_schedule_preset(about: str, epochs: int | None = None, **schedule: Any) -> Preset:
-    """Create a preset of plain DP-SGD with a noise schedule of Yu et al."""
     recipe = {**PLAIN_DPSGD, "schedule": schedule}
     return Preset(about=about, source="Yu et al., section IV", recipe=recipe, epochs=epochs)
 
@@ -315,7 +314,6 @@ def preset_to_toml(name: str) -> str:
 
 
 def _format_toml(value: Any) -> str:
-    """Format a value as TOML, which has no null."""
     if not isinstance(value, dict):
         return json.dumps(value)
     inner = ", ".join(

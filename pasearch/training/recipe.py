@@ -392,7 +392,6 @@ class Recipe:
 
 
 def _check_class_weights(given: object) -> tuple[float, ...]:
-    """Convert class weights to floats and check them."""
     if not isinstance(given, (list, tuple)) or len(given) < 2:
         raise UsageError(
             f"class_weights is {given!r}: expected one number a class, like [1.0, 4.0]."
@@ -404,7 +403,6 @@ def _check_class_weights(given: object) -> tuple[float, ...]:
 
 
 def _find_first_steps(batches: Batching, last: int, steps: int) -> list[int]:
-    """List the first step of each epoch, from epoch 0 to `last`."""
     if last < steps // 64:
         # Few long epochs: looking each one up takes less time than going through the steps.
         return [bisect_left(range(steps), epoch, key=batches.epoch) for epoch in range(last + 1)]

@@ -26,8 +26,7 @@ from pasearch.errors import BudgetError, UsageError
 from pasearch.training.recipe import MAX_STEPS, Recipe
 from pasearch.training.schedules import SCHEDULES, DecayRange, Schedule, UniformSchedule
 
-MAX_EPOCHS = 100_000
-"""Maximum number of epochs that is solved for."""
+MAX_EPOCHS = 100_000  # maximum number of epochs that is solved for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

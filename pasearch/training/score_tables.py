@@ -65,20 +65,14 @@ ERROR_EDGES = (0.0, 0.01, 0.02, 0.03, 0.05, 0.08, 0.12, 0.18, 0.27, 0.4, 1.0)
 as the middle of its interval.
 """
 
-TARGET_BINS = 8
-"""Number of equal intervals of a numeric target: enough for its median and variance."""
+TARGET_BINS = 8  # number of equal intervals of a numeric target: enough for its median and variance
 
 DETECTION_DEVIATIONS = 4.0
 """Noise standard deviations that a class's count must exceed for the class to be used."""
 
-MAX_GROUP_NOISE = 0.05
-"""Maximum standard deviation, by noise, of a fraction in a calibration group."""
-
-MIN_GROUP_RECORDS = 20
-"""Minimum number of records in a calibration group."""
-
-MAX_LOG_ODDS = 9.0
-"""End of the outermost bins of log-odds, for the mean of their probabilities."""
+MAX_GROUP_NOISE = 0.05  # maximum standard deviation, by noise, of a fraction in a calibration group
+MIN_GROUP_RECORDS = 20  # minimum number of records in a calibration group
+MAX_LOG_ODDS = 9.0  # end of the outermost bins of log-odds, for the mean of their probabilities
 
 TOO_FEW_RECORDS = "the test has too few records of this class for the noise level"
 
@@ -497,7 +491,6 @@ def compute_error_measures(table: Table) -> dict[str, Measure]:
 
 
 def _interpolate_median(rows: Array) -> float:
-    """Interpolate the median of noisy counts in equal intervals of [0, 1]."""
     counts = np.maximum(rows, 0.0)
     below = np.concatenate([[0.0], np.cumsum(counts)])
     return float(np.interp(below[-1] / 2, below, np.linspace(0.0, 1.0, len(rows) + 1)))

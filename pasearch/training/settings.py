@@ -31,16 +31,14 @@ from pasearch.training.clipping import ClippingMethod
 from pasearch.training.recipe import Recipe, make_default_recipe, tune_learning_rate
 from pasearch.training.temperature import compute_temperature
 
-Settings = tuple[tuple[str, float], ...]
-"""Pairs (name, value); see `spaces.candidate.SETTINGS`."""
+Settings = tuple[tuple[str, float], ...]  # pairs (name, value); see `spaces.candidate.SETTINGS`
 
 STRONG_SIGNAL = 4000.0
 """Signal mu n from which `learning_rate_growth` increases the learning rate, as its square root.
 Measured for a linear model on scattering features (benchmarks/portfolio).
 """
 
-FULL_BATCH_STEPS = 160
-"""Number of steps on full batches: more steps cost time and no epsilon."""
+FULL_BATCH_STEPS = 160  # number of steps on full batches: more steps cost time and no epsilon
 
 
 def make_full_batch_settings(regression: bool) -> Settings:

@@ -23,14 +23,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from torch import Tensor
 
-TWO_CLASS_EXCESS = 1.15
-"""Excess over 1 of the temperature of two classes."""
-
-EXCESS_DECAY = 0.8
-"""Exponent by which the excess falls with the number of classes."""
-
-WEAK_SIGNAL = 130.0
-"""Signal mu n below which the noise of the weights dominates the logits."""
+TWO_CLASS_EXCESS = 1.15  # excess over 1 of the temperature of two classes
+EXCESS_DECAY = 0.8  # exponent by which the excess falls with the number of classes
+WEAK_SIGNAL = 130.0  # signal mu n below which the noise of the weights dominates the logits
 
 WEAK_FACTOR = 1.6
 """Factor on the temperature below `WEAK_SIGNAL`; it falls to 1 as the square of the signal."""

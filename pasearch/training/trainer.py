@@ -213,7 +213,6 @@ class Training:
             )  # fmt: skip
 
     def _gpu_code(self, device: str) -> GpuTraining | None:
-        """Make the GPU code for this training, if it supports it."""
         optimizer, streams = self._optimizer, self._streams
         if not can_use_gpu_steps(self._prepared, self._slots, self._recipe, streams):
             return None
@@ -428,7 +427,6 @@ class Training:
         self._state, self._finished = before.state, before.finished
 
     def _move(self) -> None:
-        """Update the weights, and their average, from the sum."""
         if self._on_gpu is not None:
             self._on_gpu.move(self._finished)
             self._finished += 1
@@ -470,7 +468,6 @@ class _Snapshot:
 def _check_training(
     network: nn.Module, records: Records, recipe: Recipe, query: ValidationQuery | None
 ) -> None:
-    """Refuse trainings that have no privacy guarantee."""
     if recipe.noise_multiplier is None and records.public is not True:
         raise UsageError(
             "Training without noise requires data declared public (`data_is_public=True`)."
@@ -494,7 +491,7 @@ def _check_training(
     if (recipe.schedule.is_validation_driven or recipe.screening is not None) and query is None:
         raise UsageError(
             "This recipe requires a validation query, of public records or of charged noisy "
-            "releases: otherwise its evaluations of private records would have no privacy cost."
+            "releases: its evaluations of private records would otherwise not be accounted for."
         )
 
 
@@ -513,7 +510,7 @@ def _check_record_independence(prepared: PreparedNetwork, x: Tensor) -> None:
         outputs.append(prepared.network(records)[::2])
     if not torch.allclose(*outputs, rtol=1e-4, atol=1e-5):
         raise UsageError(
-            "This network cannot be trained privately: one record changes the output of another, so "
+            "This network cannot be trained privately: a record changes the output of another; "
             "a layer mixes records. Use layers that process each record alone, as nn.LayerNorm."
         )
 

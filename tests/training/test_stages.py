@@ -354,7 +354,7 @@ class TestValidation:
 
     @pytest.mark.unit
     def test_accuracies_are_needed(self):
-        with pytest.raises(UsageError, match="evaluates the network while it is trained"):
+        with pytest.raises(UsageError, match="requires a validation query"):
             train(network(), records(), recipe(schedule=self.SCHEDULE), streams())
 
 

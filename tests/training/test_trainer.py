@@ -452,7 +452,7 @@ class Softened(nn.Module):
 @pytest.mark.contract
 def test_a_network_that_mixes_records_is_refused():
     for mixing in [Centred(), Softened()]:
-        with pytest.raises(UsageError, match="some layer mixes records"):
+        with pytest.raises(UsageError, match="a layer mixes records"):
             train(network(mixing), records(), recipe(), streams())
 
 
