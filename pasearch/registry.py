@@ -214,7 +214,6 @@ class Registry(Generic[Kind]):
         return kind(**{key: tuple(v) if isinstance(v, list) else v for key, v in numbers.items()})
 
     def _loads(self) -> Iterator[bool]:
-        """Import one package after another, then the extensions."""
         for place in self._places:
             _import_package(place)
             yield True
@@ -268,7 +267,6 @@ def check_descriptions(value: object) -> None:
 
 
 def _extension_parts(value: object) -> Iterator[Any]:
-    """Find the extension components in a plan, at any depth."""
     if is_dataclass(value) and not isinstance(value, type):
         kind = type(value)
         if issubclass(kind, NamedComponent) and kind.__module__.partition(".")[0] != "pasearch":

@@ -660,14 +660,13 @@ class TestLedger:
         code, _, err = run("arch", *options, "--out", "b")
         assert code == 3
         told = " ".join(err.split())
-        assert "people.ledger: the run before has spent epsilon " in told
+        assert "people.ledger: the earlier run has spent epsilon " in told
         assert "The runs share this delta, so their epsilons add up only approximately." in told
         code, _, err = run(
             "arch", *options[:-1], "other", "--ledger-budget", 0.5, "1e-3", "--out", "c"
         )
         assert code == 3
         assert "other: this one costs " in " ".join(err.split())
-        assert "runs before" not in err
         assert "earlier runs" not in err
 
     def test_a_new_one_needs_a_total(self, run: Run, npz: Path, tmp_path: Path):
@@ -733,15 +732,15 @@ class TestMistakes:
             (["plan", "train", "--epps", "2"], "(of `pasearch plan train`). Did you mean --eps?"),
             (["features", "--space", "fcn"], "It is an option of `pasearch arch`."),
             (["report", "--verify"], "There is a command `pasearch verify`."),
-            (["arch", "--zzzzzz"], "`pasearch arch --help` lists those there are."),
-            (["train", "--candidates", "3"], "--candidates belongs to a search"),
+            (["arch", "--zzzzzz"], "See `pasearch arch --help`."),
+            (["train", "--candidates", "3"], "--candidates is an option of a search"),
             (["arhc"], "No such command 'arhc'. Did you mean 'arch'?"),
             (["plan", "feature"], "Did you mean 'features'?"),
             (["digits"], "`pasearch arch digits`"),
             (["plan", "digits"], "`pasearch plan arch digits`"),
             (["plan", "people.npz", "--eps", "2"], "`pasearch plan arch people.npz`"),
             (["arch", "--eps", "abc"], "Error: --eps is 'abc': expected a number."),
-            (["arch", "--steps", "1.5"], "Error: --steps is '1.5': expected a whole number."),
+            (["arch", "--steps", "1.5"], "Error: --steps is '1.5': expected an integer."),
             (["arch", "--bounds", "0", "x"], "Error: --bounds is 'x': expected a number."),
             (["arch", "--eps", "-1"], "Error: --eps is -1.0: expected a finite number above 0."),
             (["account", "price", "--law", "geometrc"], "Did you mean 'geometric'?"),

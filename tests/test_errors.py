@@ -115,5 +115,5 @@ class TestSystemWords:
 def test_an_interrupted_run_says_what_finishes_it():
     told = str(InterruptedRunError("runs/a"))
     assert "finish it with `pasearch resume runs/a`. Changed data end it for good." in told
-    assert "with the same command. Changed" in str(InterruptedRunError("x", "the same command"))
+    assert "with the same command; no result" in str(InterruptedRunError("x", "the same command"))
     assert InterruptedRunError("x").exit_code == 130

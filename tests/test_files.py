@@ -173,5 +173,5 @@ class TestWriting:
 @pytest.mark.unit
 def test_more_memory_than_the_machine_has_is_refused():
     check_memory("a row", 10**6, "never mind")
-    with pytest.raises(UsageError, match=r"The data would take 1,000,000.0 GB.*: take less"):
+    with pytest.raises(UsageError, match=r"The data needs 1,000,000.0 GB.*: take less"):
         check_memory("The data", 10**15, "take less")

@@ -149,7 +149,7 @@ def test_a_result_that_was_changed_is_not_added(tmp_path: Path, monkeypatch: pyt
     document["events"][0]["count"] = 1
     result.write_text(json.dumps(document))
     done = CliRunner().invoke(app, ["ledger", "a", "--add", "one", "--ledger-budget", "3", "1e-4"])
-    assert "does not verify" in str(done.exception)
+    assert "failed verification" in str(done.exception)
     assert not Path("a").exists()
 
 

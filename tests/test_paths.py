@@ -46,14 +46,14 @@ def refused_at(what: str) -> Callable[..., Any]:
     [
         ({"out": "there"}, ("there exists", "`out=`")),
         ({"out": "file.csv"}, ("file.csv exists", "`out=`")),
-        ({"out": "file.csv/run"}, ("file.csv/run cannot be made", "Not a directory", "`out=`")),
+        ({"out": "file.csv/run"}, ("file.csv/run cannot be created", "Not a directory", "`out=`")),
         ({"schema": "none.toml"}, ("none.toml is not there", ".toml", "`schema=`")),
         ({"schema": "there"}, ("there is a folder", ".toml", "`schema=`")),
         ({"architecture": "none.toml"}, ("none.toml is not there", "`architecture=`")),
         ({"ledger": "there"}, ("there is a folder", "`ledger=`")),
         ({"ledger": "no/ledger"}, ("no/ledger", "because no is not there", "`ledger=`")),
         ({"ledger": "new"}, ("new is not there yet", "`ledger_budget=`")),
-        ({"ledger": "file.csv"}, ("file.csv is no ledger", "`ledger=`")),
+        ({"ledger": "file.csv"}, ("file.csv is not a shared ledger", "`ledger=`")),
         ({"cache": "file.csv"}, ("file.csv", "Not a directory", "`cache=`")),
         ({"cache": "file.csv/c"}, ("file.csv/c cannot", "Not a directory", "`cache=`")),
         ({"search_on": "no.csv"}, ("no.csv is not there", "`search_on=`")),
@@ -101,7 +101,7 @@ def test_what_can_be_passes_and_nothing_is_left(asked: dict[str, Any], folder: P
 
 def test_a_plan_may_name_a_ledger_that_its_run_will_make():
     check_paths({"ledger": "new"}, run=False)
-    with pytest.raises(UsageError, match="because no is not there: make that folder"):
+    with pytest.raises(UsageError, match="because no is not there: create it"):
         check_paths({"ledger": "no/new"}, run=False)
 
 
@@ -126,7 +126,7 @@ def test_a_database_of_something_else_is_no_ledger():
     with sqlite3.connect("other.sqlite") as connection:
         connection.execute("CREATE TABLE t (a)")
     connection.close()
-    with pytest.raises(UsageError, match=r"other\.sqlite is no ledger"):
+    with pytest.raises(UsageError, match=r"other\.sqlite is not a shared ledger"):
         check_paths({"ledger": "other.sqlite"}, run=True)
 
 
@@ -169,8 +169,8 @@ class TestNewFile:
     @pytest.mark.parametrize(
         ("path", "words"),
         [("file.csv", "file.csv exists"), ("there", "there exists"),
-         ("no/new.csv", "because no is not there: make that folder"),
-         ("file.csv/x", "because file.csv is no folder")],
+         ("no/new.csv", "because no is not there: create it"),
+         ("file.csv/x", "because file.csv is not a folder")],
     )  # fmt: skip
     def test_others_are_refused(self, path: str, words: str):
         with pytest.raises(UsageError) as refused:

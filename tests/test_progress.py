@@ -333,7 +333,7 @@ class TestFromPython:
         shown = stream.getvalue()
         assert shown.count("\n") == 1
         assert shown.rstrip().endswith("s)")
-        assert shown.startswith("\rFinal training: 25 % (begun)")
+        assert shown.startswith("\rFinal training: 25 % (started)")
         assert "100 %" in shown
 
     @pytest.mark.unit

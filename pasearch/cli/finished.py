@@ -276,7 +276,7 @@ def find_readable(cells: TableCells) -> np.ndarray:
 
 
 def _find_unread_cells(column: Column, cells: Any) -> Iterator[tuple[np.ndarray, str]]:
-    """Yield the cells that are not understood, bool, (rows,), and the reason."""
+    """Yield masks of cells that cannot be interpreted, bool, shape (rows,), with the reason."""
     import numpy as np
 
     from pasearch.data.cells import convert_to_numbers

@@ -203,7 +203,6 @@ def _replace_parameter(
 def _option_parameters(
     request: type[Request], chosen: Callable[[str], bool]
 ) -> list[inspect.Parameter]:
-    """Create typer parameters for the chosen fields that the command line has."""
     types = {each.name: str(each.type) for each in fields(request)}
     found = []
     for name, default, option in list_options(request):
@@ -226,7 +225,6 @@ def _option_parameters(
 
 
 def _annotate(kind: Any, option: Option, *flags: str, **more: Any) -> Any:
-    """Annotate a type with a typer option."""
     annotated = typer.Option(*flags, help=option.help_text, rich_help_panel=option.group, **more)
     return Annotated[kind, annotated]
 

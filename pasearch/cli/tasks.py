@@ -122,8 +122,6 @@ def _note_broken_pipe(otherwise: str) -> Iterator[None]:
 
 
 def _add_task(request: type[Request], module: str, about: str) -> None:
-    """Add the command of a task and that of its plan."""
-
     @app.command(request.task, cls=GroupedCommand, help=about)
     @add_request_options(request, run=True)
     def run_task(

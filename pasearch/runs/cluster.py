@@ -386,7 +386,6 @@ def _run_work(
 
 
 def _import_ray() -> Any:
-    """Import Ray, which is slow and optional."""
     return importlib.import_module("ray")
 
 

@@ -186,7 +186,7 @@ def _normal_pair(length, turn):
 
 @inlined
 def _round_to_grid(total, value, wide, grain, fine):
-    """Return a sum with its noise on the grid, and how far from it that was, in grid points."""
+    """Round a sum with its noise to the grid; also return the distance from it in grid points."""
     rest = total * np.float64(fine)
     point = _round_half_even(rest)
     small = float32(rest - point) + value * wide
@@ -197,7 +197,7 @@ def _round_to_grid(total, value, wide, grain, fine):
 
 @inlined
 def _round_all(total, low, own, values, before, wide, grain, fine, sure):
-    """Round a group's sums, keep what they were, and return how many may be wrong."""
+    """Round the sums of a group, keep their values from before, and count the uncertain ones."""
     doubts = int32(0)
     for k in range(ZERO_INDEX, own):
         before[k] = total[low + k]

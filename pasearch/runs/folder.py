@@ -296,7 +296,6 @@ def _create_folder(path: Path, private: Mapping[str, bytes | str]) -> tuple[Path
 
 @contextmanager
 def _naming_folder_in_errors(path: Path) -> Iterator[None]:
-    """Name the folder in the error if it cannot be created."""
     try:
         yield
     except (OSError, ValueError) as error:
@@ -310,7 +309,6 @@ def _naming_folder_in_errors(path: Path) -> Iterator[None]:
 
 
 def _remove_empty(folders: Iterable[Path]) -> None:
-    """Remove folders that exist and are empty, the innermost first."""
     for each in folders:
         with suppress(OSError):
             each.rmdir()

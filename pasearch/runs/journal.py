@@ -128,7 +128,6 @@ class Journal:
 
     @contextmanager
     def _explain_open_errors(self) -> Iterator[None]:
-        """Convert an error of opening a store into one sentence for the user."""
         try:
             yield
         except UsageError:
@@ -283,7 +282,6 @@ def _to_optuna_trial(optuna: Any, record: TrialRecord, seal: str | None) -> Any:
 
 
 def _flatten_values(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """Yield (dotted path, scalar) of nested JSON values."""
     match value:
         case dict():
             for key, each in value.items():
@@ -382,7 +380,6 @@ def parse_address(given: str | os.PathLike[str] | Address | None) -> Address | N
 
 
 def _parse_database_url(text: str) -> Address:
-    """Parse a database URL, and separate its password."""
     try:
         parts = urlsplit(text)
     except ValueError:
@@ -443,7 +440,6 @@ def open_store(place: str | os.PathLike[str] | Address, optuna: Any) -> Store:
 
 
 def _create_private_file(path: Path) -> None:
-    """Create a file with mode 0600 if it is missing; links are not followed."""
     os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600))
 
 
@@ -481,8 +477,6 @@ def _open_postgres(address: Address, optuna: Any) -> Store:
 
 
 class _ReentrantLock:
-    """Optuna's lock of a journal file, made reentrant."""
-
     def __init__(self, path: str, optuna: Any):
         self._lock = optuna.storages.journal.JournalFileSymlinkLock(path, STORE_LOCK_SECONDS)
         self._depth = 0

@@ -404,7 +404,6 @@ class Ledger:
 
 
 def _connect_exclusively(path: Path) -> sqlite3.Connection:
-    """Open a run's ledger and lock it against other processes."""
     try:
         return connect(path, lock=True)
     except sqlite3.DatabaseError as error:

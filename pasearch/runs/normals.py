@@ -142,7 +142,7 @@ class Normals:
         return self
 
     def _block(self, low: int, size: int) -> Any:
-        """Compute up to `size` values from index `low` on, a multiple of 2 GROUP."""
+        """Compute up to `size` values from index `low`, a multiple of 2 GROUP."""
         size = min(size, self.count - low)
         lengths, turns = self._bits(low // 2, count_pairs(size))
         lengths = lengths & LOW_63_BITS
@@ -449,7 +449,6 @@ def box_muller(lengths: Any, turns: Any, bits: int = 63) -> tuple[Any, Any]:
 
 
 def _interleave_groups(first: Any, second: Any) -> Any:
-    """Interleave the first and the second numbers of pairs by groups."""
     parts = [first.reshape(-1, GROUP), second.reshape(-1, GROUP)]
     return _library(first).stack(parts, 1).reshape(-1)
 

@@ -209,7 +209,6 @@ def make_cell_edges(bottoms: Array, tops: Array, noisy: Array, sigma: float) -> 
 
 
 def _edges_within(low: float, high: float, edges: Array) -> Array:
-    """Return the bounds and the edges between them, strictly ascending."""
     found = np.unique(edges)
     return np.array([low, *found[(found > low) & (found < high)], high])
 

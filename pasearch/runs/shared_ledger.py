@@ -491,7 +491,6 @@ def _remaining_epsilon(before: list[RunCost], total: Budget) -> float:
 
 
 def _encode_plan(run_id: object, events: object) -> str:
-    """Check the arguments of a reservation and encode the run's events as JSON."""
     if not isinstance(run_id, str) or not run_id:
         raise UsageError(f"run_id is {run_id!r}: expected a name that no other run has.")
     named = isinstance(events, Mapping) and all(isinstance(x, str) and x for x in events)

@@ -8,8 +8,8 @@ from typing import Any
 
 from pasearch.errors import UsageError, suggest_name
 from pasearch.spaces.candidate import SETTINGS
-from pasearch.spaces.portfolio import studies
-from pasearch.spaces.space import DEFAULTS, DEPTH_GENES, NAMED, SearchSpace
+from pasearch.spaces.portfolio import load_studies
+from pasearch.spaces.space import BUILT_IN_SPACES, DEFAULTS, DEPTH_GENES, SearchSpace
 
 FAMILY_NAMES = {"fcn": "fully connected networks", "cnn": "convolutional networks"}
 FAMILY_DATA = {"fcn": "tables, arrays and images", "cnn": "images from 16 x 16 pixels"}
@@ -40,14 +40,15 @@ def list_spaces(name: str | None = None) -> dict[str, dict[str, Any]]:
     >>> list_spaces("cnn-paper")["cnn-paper"]["architectures"]
     24
     """
-    if name is not None and name not in NAMED:
+    if name is not None and name not in BUILT_IN_SPACES:
+        known = ", ".join(BUILT_IN_SPACES)
         raise UsageError(
-            f"Space {name!r} is unknown or has no file form: expected one of {', '.join(NAMED)}."
-            f"{suggest_name(name, NAMED)}"
+            f"Space {name!r} is unknown or has no file form: expected one of {known}."
+            f"{suggest_name(name, BUILT_IN_SPACES)}"
         )
     table: dict[str, dict[str, Any]] = {}
     if name is None:
-        sizes = {study.kind: len(study.entries) for study in studies()}
+        sizes = {study.kind: len(study.entries) for study in load_studies()}
         table["auto"] = {
             "about": "portfolio of near-best networks from public data of the same kind",
             "data": "all data",
@@ -56,8 +57,8 @@ def list_spaces(name: str | None = None) -> dict[str, dict[str, Any]]:
             "architectures": sum(sizes.values()),
             "source": "public data sets",
         }
-    for each in NAMED if name is None else (name,):
-        space = SearchSpace.from_dict(NAMED[each], name=each)
+    for each in BUILT_IN_SPACES if name is None else (name,):
+        space = SearchSpace.from_dict(BUILT_IN_SPACES[each], name=each)
         data, about = ABOUT.get(each, (FAMILY_DATA[space.family], FAMILY_NAMES[space.family]))
         number = count_architectures(space)
         values = {gene: list(choices) for gene, choices in space.choices}

@@ -99,7 +99,6 @@ def reconstruct(document: Document) -> Reconstruction:
 
 
 def _reconstruct_search(document: Document, dials: StatedNoiseParameters) -> tuple[Plan, Document]:
-    """Reconstruct plan and document of a search, or of one training."""
     strategy = strategy_from_json(document["plan"]["strategy"])
     plan = _reconstruct_plan(document, strategy, dials)
     found = SearchRunOutput(
@@ -121,7 +120,6 @@ def _reconstruct_search(document: Document, dials: StatedNoiseParameters) -> tup
 
 
 def _reconstruct_plan(document: Document, strategy: Strategy, dials: StatedNoiseParameters) -> Plan:
-    """Reconstruct the plan of a search, or of one training."""
     basis, split = document["plan"], _read_split(document, strategy.portions)
     recipes = {
         split.train: _read_recipes(basis["finals"]),
@@ -152,7 +150,6 @@ def _reconstruct_plan(document: Document, strategy: Strategy, dials: StatedNoise
 
 
 def _plan_terms(document: Document, split: Split) -> PlanTerms:
-    """Return the public inputs of a run's plan."""
     basis, budget = document["plan"], document["budget"]
     return PlanTerms(
         name=document["dataset"]["name"], schema=declared_schema(document),
@@ -166,7 +163,6 @@ def _plan_terms(document: Document, split: Split) -> PlanTerms:
 def _reconstruct_features(
     document: Document, dials: StatedNoiseParameters
 ) -> tuple[FeaturePlan, Document]:
-    """Reconstruct plan and document of a feature selection."""
     basis = document["plan"]
     plan = make_feature_plan(
         _plan_terms(document, _read_split(document, 1)),
@@ -337,7 +333,6 @@ def _read_cells(document: Document, plan: Plan | FeaturePlan) -> list[int]:
 
 
 def _read_feature_output(document: Document, plan: FeaturePlan) -> FeatureRunOutput:
-    """Read the outputs of a feature selection from its document."""
     from pasearch.features.model import feature_names
 
     choice, best, shape = plan.choice, document["best"], plan.schema.shape

@@ -164,7 +164,6 @@ def _check_cost(document: Document) -> None:
 
 
 def _count_releases(event: Any) -> int:
-    """Count the releases that an event is composed of, of any type."""
     inside = [*event.get("events", ()), *([event["event"]] if "event" in event else [])]
     if event.get("type") == "no-release":
         return 0
@@ -209,7 +208,6 @@ def check_price(document: Document) -> tuple[PrivacyCost, list[str]]:
 
 
 def _check_partitions(document: Document, charged: set[str]) -> Iterator[str]:
-    """Check that events and records have the same partitions."""
     slots, n = document["dataset"]["slots"], document["dataset"]["n"]
     for name, size in slots.items():
         if not size > 0:
@@ -293,7 +291,6 @@ def is_equal_rounded(stated: float, recomputed: float) -> bool:
 
 
 def _check_basis(document: Document) -> Iterator[str]:
-    """Check inputs of the plan that only some runs may have."""
     basis = document["plan"]
     allowed = [ESTIMATE_DELTA if document["ledger"] is None else LEDGER_ESTIMATE_DELTA]
     if document["dataset"]["declared_public"]:
@@ -317,7 +314,6 @@ def _check_basis(document: Document) -> Iterator[str]:
 
 
 def _check_ledger_total(document: Document) -> list[str]:
-    """Check that a run is within the total of its shared ledger."""
     ledger = document["ledger"]
     if ledger is None:
         return []
@@ -357,7 +353,6 @@ def _check_auto(document: Document) -> list[str]:
 
 
 def _check_search(document: Document, again: Reconstruction) -> Iterator[str]:
-    """Check the winner, and the trials if they may be shown."""
     plan: Any = again.plan
     best, trials = document["best"], document.get("trials")
     plain = read_candidate(best).to_json()
@@ -425,7 +420,6 @@ def _score_count_range(plan: Any) -> tuple[float, float]:
 
 
 def _check_choice(document: Document, again: Reconstruction) -> Iterator[str]:
-    """Check the selected features against the method."""
     plan: Any = again.plan
     choice, best = plan.choice, document["best"]
     count, every = len(best["places"]), best["of"]
@@ -686,7 +680,6 @@ def check_files(
 
 
 def _check_model(document: Document, weights: bytes, plan: Plan | FeaturePlan | None) -> list[str]:
-    """Check that the model file contains what the document states, and nothing else."""
     try:
         with require_well_formed():
             if document["task"] == FEATURE_SELECTION:

@@ -171,7 +171,7 @@ class TestRegistration:
             SOURCES.register(jsonl.JsonLines) is jsonl.JsonLines
         )  # as when a module is imported again
         other = type("Other", (jsonl.JsonLines,), {})
-        with pytest.raises(UsageError, match=r"source 'jsonl' is jsonl\.JsonLines already"):
+        with pytest.raises(UsageError, match=r"source name 'jsonl' belongs to jsonl\.JsonLines"):
             SOURCES.register(other)
 
     @pytest.mark.contract
@@ -226,7 +226,7 @@ def test_a_run_s_keys_are_bound_to_its_file(jsonl: ModuleType, monkeypatch: pyte
     """A source of a notebook's cell has none, and is refused."""
     assert extension_files() == [EXAMPLE]
     monkeypatch.delitem(sys.modules, "jsonl")
-    with pytest.raises(UsageError, match="JsonLines is defined in no file"):
+    with pytest.raises(UsageError, match="JsonLines is not defined in a file"):
         extension_files()
 
 

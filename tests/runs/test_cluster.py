@@ -311,7 +311,7 @@ def test_gpus_are_asked_for_and_without_any_that_is_said(three: Any, ray: Execut
 
     half = Cluster(None, three.address, gpus=0.5)
     works = [Work(key="x", do=work)]
-    with pytest.raises(UsageError, match=r"gpus_per_worker is 0.5, and no node .* has that"):
+    with pytest.raises(UsageError, match=r"gpus_per_worker is 0.5, but no node .* has that"):
         [*half.results(works, 1, 1)]
     with pytest.raises(UsageError, match=r"no node .* has that"), half:
         pytest.fail("it is told before anything is charged")

@@ -99,7 +99,7 @@ def test_an_existing_path_is_refused_untouched(tmp_path: Path):
 def test_a_path_that_cannot_be_made_is_refused(tmp_path: Path):
     (tmp_path / "file").write_text("")
     for path in (tmp_path / "file" / "run", tmp_path / "a\0b"):
-        with pytest.raises(UsageError, match="cannot be made"):
+        with pytest.raises(UsageError, match="cannot be created"):
             RunFolder.create(path, "digits")
     assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
 
@@ -122,7 +122,7 @@ def test_what_was_made_around_a_folder_goes_with_it(tmp_path: Path):
 def test_nothing_is_left_of_a_folder_that_could_not_be_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    with pytest.raises(UsageError, match="cannot be made"):
+    with pytest.raises(UsageError, match="cannot be created"):
         RunFolder.create("made/" + "x" * 300, "digits")
 
     def full(*given: object) -> None:
@@ -241,7 +241,7 @@ def test_nothing_is_written_outside_private(tmp_path: Path):
     (folder.private / "link").symlink_to(tmp_path)
     before = sorted(tmp_path.rglob("*"))
     for where in ("../release/a", "../a", "..", "/tmp/pasearch-a", "link/a", ""):
-        with pytest.raises(UsageError, match="is not below"):
+        with pytest.raises(UsageError, match="is not in"):
             folder.atomic_write(where, "x")
     assert sorted(tmp_path.rglob("*")) == before
     assert not Path("/tmp/pasearch-a").exists()

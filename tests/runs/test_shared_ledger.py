@@ -239,7 +239,7 @@ def test_other_files_and_folders_are_refused(tmp_path: Path):
 def test_of_two_that_make_the_file_one_total_stays(path: Path, monkeypatch: pytest.MonkeyPatch):
     SharedLedger.open(path, Budget(3.0, DELTA))
     monkeypatch.setattr(module.os.path, "lexists", lambda path: False)
-    with pytest.raises(UsageError, match="total is fixed"):
+    with pytest.raises(UsageError, match="total of a ledger cannot change"):
         SharedLedger.open(path, Budget(4.0, DELTA))
     assert SharedLedger.open(path, Budget(3.0, DELTA)).total() == Budget(3.0, DELTA)
     assert [each.name for each in path.parent.iterdir()] == [path.name]

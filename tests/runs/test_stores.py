@@ -122,7 +122,7 @@ def test_an_address_has_its_password_apart():
 @pytest.mark.unit
 def test_what_is_no_address_is_refused_and_not_repeated():
     for given, told in [
-        ("mysql://u:geheim@h/d", "another kind of store"),
+        ("mysql://u:geheim@h/d", "an unsupported store"),
         ("postgresql://u:geheim#x@h/d", "%23 for #"),
         ("postgresql://u:geheim/x@h/d", "%2F for /"),
         ("postgresql://u:geheim?x@h/d", "%3F for ?"),

@@ -13,16 +13,16 @@ from pasearch.cli import app
 from pasearch.errors import UsageError
 from pasearch.spaces.candidate import SETTINGS
 from pasearch.spaces.listing import count_architectures, list_spaces, space_toml
-from pasearch.spaces.portfolio import studies
-from pasearch.spaces.space import NAMED, SearchSpace, space
+from pasearch.spaces.portfolio import load_studies
+from pasearch.spaces.space import BUILT_IN_SPACES, SearchSpace, make_space
 
-SMALL = [name for name in NAMED if space(name).count() < 700]
+SMALL = [name for name in BUILT_IN_SPACES if make_space(name).count() < 700]
 
 
 @pytest.mark.oracle
 @pytest.mark.parametrize("name", SMALL)
 def test_architectures_are_counted_as_enumerating_them_does(name: str):
-    found = SearchSpace.from_dict(NAMED[name], name=name)
+    found = SearchSpace.from_dict(BUILT_IN_SPACES[name], name=name)
     free = [range(len(v)) if gene not in SETTINGS else (0,) for gene, v in found.choices]
     drawn = (found.candidate(genotype) for genotype in itertools.product(*free))
     networks = {(each.architecture, each.front_end) for each in drawn}
@@ -37,11 +37,11 @@ def test_a_gene_of_a_layer_that_is_missing_does_not_count():
 
 
 @pytest.mark.contract
-@pytest.mark.parametrize("name", NAMED)
+@pytest.mark.parametrize("name", BUILT_IN_SPACES)
 def test_a_space_written_as_a_file_is_read_as_the_same_space(name: str, tmp_path: Path):
     path = tmp_path / f"{name}.toml"
     path.write_text(space_toml(list_spaces(name)[name]))
-    assert space(path) == space(name)
+    assert make_space(path) == make_space(name)
 
 
 @pytest.mark.unit
@@ -52,13 +52,16 @@ def test_the_command_lists_every_space_with_its_ranges_and_its_size():
         assert f"  {name} " in shown.output
         assert f"{each['architectures']:,} architectures" in shown.output
     assert "units_1 64, 128, 512, 1024, 2048" in shown.output
-    assert sum(len(study.entries) for study in studies()) == list_spaces()["auto"]["architectures"]
+    assert (
+        sum(len(study.entries) for study in load_studies())
+        == list_spaces()["auto"]["architectures"]
+    )
 
 
 @pytest.mark.unit
 def test_the_command_prints_json_and_one_space_as_a_file():
     listed = json.loads(CliRunner().invoke(app, ["spaces", "--json"]).output)["spaces"]
-    assert set(listed) == {"auto", *NAMED}
+    assert set(listed) == {"auto", *BUILT_IN_SPACES}
     one = json.loads(CliRunner().invoke(app, ["spaces", "cnn", "--json"]).output)
     assert one == listed["cnn"]
     assert 'family = "cnn"' in CliRunner().invoke(app, ["spaces", "cnn"]).output
