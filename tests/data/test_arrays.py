@@ -166,7 +166,7 @@ class TestLarge:
             raise UsageError(f"{what} would take {needed} bytes: {advice}.")
 
         monkeypatch.setattr(arrays, "check_memory", none)
-        with pytest.raises(UsageError, match=r"'x.npy' would take 32000 bytes: take fewer"):
+        with pytest.raises(UsageError, match=r"'x.npy' would take 32000 bytes: use fewer"):
             load_dataset(str(path), bounds=(0, 1), classes=3).fingerprint()
 
 

@@ -133,7 +133,7 @@ class TestTypes:
             ({"declared": {3: {"low": 0}}}, "no column '3'"),
             ({"declared": {"age": {"lo": 0}}}, "unknown key 'lo'; did you mean 'low'"),
             ({"declared": {"age": {"low": 9, "high": 3}}}, "'age'.*low < high"),
-            ({"declared": {"age": 3}}, "declared\\['age'\\] is 3: expected what is known"),
+            ({"declared": {"age": 3}}, "declared\\['age'\\] is 3: expected a dictionary"),
             ({"declared": {"signed": {"lower": "2015-01-01"}}}, "'signed'.*expected two days"),
             ({"declared": {"income": {"categories": ["low"]}}}, "target and has 1 class"),
             ({"target": "incom"}, "no column 'incom'; did you mean 'income'"),
@@ -147,7 +147,7 @@ class TestTypes:
     @pytest.mark.parametrize(
         ("frame", "told"),
         [
-            ([[1, 2]], "is a list: expected a pandas frame"),
+            ([[1, 2]], "is a list: expected a pandas data frame"),
             (pd.DataFrame({"x": [1]}), "fewer than two columns"),
             (pd.DataFrame([[1, 2]], columns=["x", "x"]), "two columns with the same name"),
             (pd.DataFrame([[1, 2]], columns=["1", 1]), "two columns with the same name"),

@@ -163,7 +163,9 @@ class TestFolder:
     @pytest.mark.unit
     def test_one_of_tables_is_none_of_images(self, tmp_path: Path):
         (tmp_path / "b.csv.gz").write_bytes(b"")
-        with pytest.raises(UsageError, match=r"is a folder with b\.csv\.gz: of a folder only"):
+        with pytest.raises(
+            UsageError, match=r"is a folder with b\.csv\.gz: expected a folder of Parquet"
+        ):
             load_dataset(str(tmp_path))
         (tmp_path / "A.CSV").write_text("a,b\n1,2\n")
         with pytest.raises(UsageError, match=r"with 2 data files, such as A\.CSV") as caught:
@@ -488,7 +490,7 @@ class TestClassNames:
         (folder / "emu").mkdir()
         dataset = load_dataset(str(folder))
         assert dataset.schema.class_names == ("cat", "dog", "emu")
-        assert any("1 images that are in no sub-folder" in each for each in dataset.notes)
+        assert any("1 images outside of the subfolders" in each for each in dataset.notes)
         assert any("emu" in each for each in dataset.notes)
 
     @pytest.mark.unit

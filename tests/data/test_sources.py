@@ -357,7 +357,7 @@ class TestNpz:
             ({}, "nothing"),
             ({"x": X, "y": Y[:4]}, "6 records and y has 4"),
             ({"x": X.astype("U"), "y": Y}, "numbers"),
-            ({"x": X, "y": Y.astype(float)}, "y is of type float64"),
+            ({"x": X, "y": Y.astype(float)}, "y has type float64"),
         ],
         ids=lambda value: value if isinstance(value, str) else "",
     )
