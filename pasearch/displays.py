@@ -58,14 +58,8 @@ SKY = "#56B4E9"
 LINE_COLOURS = (BLUE, VERMILION, "#009E73", "#CC79A7", "#E69F00", SKY, "#000000")
 LINE_MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 LINE_PATTERNS = (
-    "-",
-    "-.",
-    ":",
-    (0, (6, 1, 1, 1, 1, 1)),
-    (0, (9, 2)),
-    (0, (1, 1)),
-    (0, (4, 1, 1, 1)),
-)
+    "-", "-.", ":", (0, (6, 1, 1, 1, 1, 1)), (0, (9, 2)), (0, (1, 1)), (0, (4, 1, 1, 1)),
+)  # fmt: skip
 
 DASHED_PATTERN = (0, (4, 3))
 """Line pattern of a limit, or of a value without privacy."""
