@@ -936,9 +936,9 @@ def test_without_its_reason_each_would_be_accepted(monkeypatch: pytest.MonkeyPat
 @pytest.mark.unit
 def test_other_pairs_that_do_not_go_together_are_refused():
     for changes, words in [
-        ({"noise": StudentT(), "optimizer": "adam-corrected"}, "variance of Gaussian noise"),
-        ({"noise": StudentT(), "batching": "truncated"}, "on a Poisson sample"),
-        ({"noise_before_clip": NoiseBeforeClip(record_bound=1.0)}, "take bounding 'flat'"),
+        ({"noise": StudentT(), "optimizer": "adam-corrected"}, "requires Gaussian noise"),
+        ({"noise": StudentT(), "batching": "truncated"}, "requires batching .poisson."),
+        ({"noise_before_clip": NoiseBeforeClip(record_bound=1.0)}, "requires bounding .flat."),
         ({"noise": "student-t"}, "noise is 'student-t'"),
         ({"denoising": True}, "denoising is True"),
     ]:
