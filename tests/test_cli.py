@@ -598,7 +598,7 @@ class TestCheck:
         (tmp_path / "grades.csv").write_text("\n".join(["age,grade", *rows]) + "\n")
         code, out, err = run("check", "grades.csv", "--propose", "classes.toml")
         assert code == 0, err
-        assert "say --regression" in " ".join(out.split())
+        assert "use --regression" in " ".join(out.split())
         code, out, err = run("check", "grades.csv", "--regression", "--propose", "number.toml")
         assert code == 0, err
         assert "a number in [1, 5]" in out

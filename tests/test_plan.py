@@ -328,7 +328,7 @@ class TestRefusals:
             ({"space": {"choices": {"units_1": []}}}, "empty"),
             ({"space": {"family": "cnn", "choices": {}}}, "does not fit"),
             ({"strategy": "fixed", "search_share": 0.2}, "fixed"),
-            ({"split": "0.9,0.1"}, "three fractions"),
+            ({"split": "0.9,0.1"}, "three shares"),
             ({"split": "paper"}, "the paper reports no split"),
             ({"strategy": "paas", "score_epsilon": 0.0}, "epsilon"),
             ({"strategy": "paas", "score_epsilon": float("nan")}, "epsilon"),
@@ -677,10 +677,10 @@ def test_class_weights_are_in_the_plan_and_change_no_price():
 @pytest.mark.parametrize(
     ("schema", "message"),
     [
-        (Schema(shape=(5,), low=0.0, high=1.0, classes=4), "3 numbers, and there are 4 classes"),
+        (Schema(shape=(5,), low=0.0, high=1.0, classes=4), "3 numbers, but there are 4 classes"),
         (
             Schema(shape=(5,), low=0.0, high=1.0, target=(0.0, 1.0), regression=True),
-            "a number is predicted",
+            "requires classes",
         ),
     ],
 )

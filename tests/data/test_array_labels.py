@@ -172,7 +172,7 @@ def test_a_result_tells_of_labels_that_a_count_leaves_out(tmp_path: Path):
     )  # fmt: skip
     line = describe_score(result.document, result.schema)[1]
     assert "test records have a known class" in line
-    assert "took the labels as 0 to 1" in line
+    assert "assumed labels 0 to 1" in line
     assert "`labels=1,2`" in line
     assert "pasearch check" not in line
 
