@@ -197,8 +197,8 @@ class TestLabels:
             ([0], "two or more"),
             ([[0, 1]], "two or more"),
             ([0, 1, 1], "a label twice"),
-            (["a", "b"], "classes are texts and y holds numbers"),
-            ([False, True], "classes are truth values and y holds numbers"),
+            (["a", "b"], "classes are strings and y holds numbers"),
+            ([False, True], "classes are booleans and y holds numbers"),
         ]:
             with pytest.raises(UsageError, match=says):
                 classifier(classes=classes).fit(*records())
@@ -243,9 +243,9 @@ class TestBounds:
 
     def test_are_of_good_form(self):
         for bounds, says in [
-            ([(0, 1)], "one for each of the 2 features"),
-            ([(0, 1)] * 3, "one for each of the 2 features"),
-            (3, "one for each of the 2 features"),
+            ([(0, 1)], "one for each of 2 features"),
+            ([(0, 1)] * 3, "one for each of 2 features"),
+            (3, "one for each of 2 features"),
             ([(0, 1), 5], "expected two numbers"),
             ([(0, 1), (1, 0)], "low < high"),
             ((1.0, 0.0), "low < high"),
@@ -338,7 +338,7 @@ def test_fits_that_no_ledger_adds_up_are_told_of_together(tmp_path: Path):
         kept = {"ledger": str(tmp_path / "ledger"), "ledger_budget": (5.0, 5e-3)}
         for _ in range(2):  # one that is kept elsewhere is none of these
             classifier(**settings, **kept).fit(x, y)
-    both = f"{2 * first.price_.epsilon:.3g} together, not {first.price_.epsilon:.3g}"
+    both = f"{2 * first.price_.epsilon:.3g}, not {first.price_.epsilon:.3g}"
     with pytest.warns(UserWarning, match=f"2 private fits so far.*epsilon {both}"):
         classifier(**settings).fit(x, y)
 

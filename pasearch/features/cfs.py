@@ -527,10 +527,10 @@ class MeritSelector(Selector):
             return (LineTemplate(name=TABLES_LINE, knob=GAUSSIAN_NOISE),)
         count = NoisyEntropies(epsilon=1.0, attributes=make_attributes(form.schema)).count
 
-        def composed(event: Event) -> Event:
+        def compose(event: Event) -> Event:
             return SelfComposition(event=event, count=count)
 
-        return (LineTemplate(name=ENTROPIES_LINE, knob=PURE_NOISE, composed=composed),)
+        return (LineTemplate(name=ENTROPIES_LINE, knob=PURE_NOISE, composed=compose),)
 
     def claims(
         self, form: DataMetadata, trainer: type[Trainer], noises: Mapping[str, float], delta: float

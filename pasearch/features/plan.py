@@ -183,7 +183,7 @@ class FeaturePlan(CalibratedPlan):
         return self.choice.selector.describe(public=self.searched_on is not None)
 
     def explain_idle_executors(self) -> dict[str, str]:
-        """Return why no training is handed over, by executor; empty where some is."""
+        """Return the reason why no training uses workers, by executor; {} if some does."""
         why = ""
         if not self.choice.selector.trains_candidates:
             why = f"method {self.choice.selector.name!r} trains only one model"

@@ -1,14 +1,14 @@
 """scikit-learn estimators: an architecture search under one budget, behind `fit` and `predict`.
 
-    fit(X, y)  ->  form of X and y  ->  schema (declared, estimated privately, or assumed public)
+    fit(X, y)  ->  metadata of X and y  ->  schema (declared, estimated with DP, or assumed public)
                ->  `search_architecture`, charged before it reads  ->  document, card and weights
 
-What `bounds` mean for each kind of X is in `fits`: numbers have ten bins each, but where one
-(low, high) is for all of them.
+Module `fits` defines the meaning of `bounds` for each kind of X. Numbers have ten bins each, except
+if one (low, high) applies to all of them.
 
-Within a ledger, `score` is charged before the labels are read, and then noisy:
+With a ledger, `score` is charged before the labels are read, and its result is noisy:
 
-| estimator | released, with two-sided geometric noise | from it |
+| estimator | released, with two-sided geometric noise | result |
 |---|---|---|
 | classifier | number of correct predictions, epsilon | accuracy |
 | regressor | sums of squared error, target and squared target, epsilon / 3 each | R squared |
@@ -116,12 +116,12 @@ def noisy_r_squared(target: Array, predicted: Array, epsilon: float, stream: Str
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FitResult:
-    """A finished search as values, which outlive the run's folder.
+    """Finished search as values, independent of the run's folder.
 
     Args:
-        document: `result.json`; docs/result.md describes every field.
-        card: The privacy card, Markdown.
-        weights: `model.pt`.
+        document: Content of `result.json`; docs/result.md describes every field.
+        card: Privacy card, Markdown.
+        weights: Content of `model.pt`.
     """
 
     document: dict[str, Any]
@@ -130,29 +130,29 @@ class FitResult:
 
     @classmethod
     def of(cls, result: SearchResult) -> FitResult:
-        """Return what a finished run has released."""
+        """Copy the released values of a finished run."""
         weights = find_release(result.path) / result.document["model"]["file"]
         return cls(document=result.document, card=result.card, weights=weights.read_bytes())
 
     @property
     def price(self) -> PrivacyCost:
-        """What the whole run cost."""
+        """Privacy cost of the whole run."""
         return parse_price(self.document)
 
     @property
     def schema(self) -> AnySchema:
-        """The schema of the records: declared, estimated privately or assumed public."""
+        """Schema of the records: declared, estimated with DP, or assumed public."""
         return restore_schema(self.document)
 
     def network(self) -> nn.Module:
-        """Return front end and network: they take records as the schema encodes them."""
+        """Load the network with its front end; its input is a record encoded by the schema."""
         return build_network(self.document, self.weights)
 
     def outputs(self, cells: Array) -> Array:
-        """Return what the network says of new records, float64, (rows, schema.outputs).
+        """Compute the network's outputs for new records, float64, (rows, schema.outputs).
 
         Args:
-            cells: (rows, features), in the data's own units; one not finite is missing.
+            cells: Records, (rows, features), in the data's units; a non-finite value is missing.
         """
         import torch
 
@@ -166,7 +166,7 @@ class FitResult:
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class _PrivateArchitectureSearch(PrivateFit):
-    """What both estimators share."""
+    """Base class of both estimators."""
 
     strategy: str = "auto"
     space: Any = "auto"
@@ -181,10 +181,10 @@ class _PrivateArchitectureSearch(PrivateFit):
     score_epsilon: float | None = None
 
     def _checked(self, X: Any, y: Any) -> tuple[list[str | None], Array, Array]:
-        """Return each feature's kind, the cells and the labels; no value is looked at."""
+        """Return each feature's kind, the cells and the labels; values are not checked."""
         y = y if y is None else check_labels(y, read=bool(self.assume_public_schema))
-        # A y of None is refused there; any other is checked below, by its form alone.
-        kinds, cells = self._formed(X, **({"y": None} if y is None else {}))
+        # A y of None is rejected there; any other is checked below, by its metadata alone.
+        kinds, cells = self._check_form(X, **({"y": None} if y is None else {}))
         labels = column_or_1d(y, warn=True)
         check_consistent_length(cells, labels)
         return kinds, cells, labels
@@ -192,7 +192,7 @@ class _PrivateArchitectureSearch(PrivateFit):
     def _search(
         self, kinds: list[str | None], cells: Array, labels: Array, target: Column
     ) -> AnySchema:
-        """Run the search, keep what it releases, and return the complete schema."""
+        """Run the search, store its releases, and return the complete schema."""
         self._warn_of_random_state()
         dataset = self._dataset(kinds, cells, labels, target)
         folder = tempfile.TemporaryDirectory() if self.out is None else nullcontext()
@@ -222,7 +222,7 @@ class _PrivateArchitectureSearch(PrivateFit):
             except InterruptedRunError:
                 if temporary is None:
                     raise
-                # Its message names a folder to resume, and that one is going away.
+                # Its message names a temporary folder, which cannot be resumed.
                 raise KeyboardInterrupt from None
             self.result_ = FitResult.of(result)
         self.price_ = self.result_.price
@@ -232,7 +232,7 @@ class _PrivateArchitectureSearch(PrivateFit):
     def _dataset(
         self, kinds: list[str | None], cells: Array, labels: Array, target: Column
     ) -> Dataset:
-        """Return the records under the schema that is declared; see the table in `fits`."""
+        """Make the data set with the declared schema; see the table in `fits`."""
         pairs, alike = parse_all_bounds(self.bounds, len(kinds))
         known = target.kind == "number" or target.is_declared
         schema: AnySchema
@@ -252,10 +252,10 @@ class _PrivateArchitectureSearch(PrivateFit):
         )
 
     def _begin_score(self, n: int, sample_weight: Any) -> tuple[float, Stream] | None:
-        """Charge a score to the ledger; without one return None, and warn that it is exact.
+        """Charge a score to the ledger; without a ledger, return None and warn that it is exact.
 
         Returns:
-            Its epsilon, and the random stream of its noise.
+            Epsilon of the score, and the random stream of its noise.
         """
         if self.ledger is None:
             warn_of_exact_score(
@@ -264,7 +264,7 @@ class _PrivateArchitectureSearch(PrivateFit):
             return None
         if sample_weight is not None:
             raise UsageError(
-                "sample_weight: a score within a ledger counts each record once. Leave it out."
+                "sample_weight requires a score without a ledger: remove it, or the ledger."
             )
         given = self.epsilon / 10 if self.score_epsilon is None else self.score_epsilon
         epsilon = check_positive("score_epsilon", given)
@@ -277,39 +277,39 @@ class _PrivateArchitectureSearch(PrivateFit):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class PrivateArchitectureSearchClassifier(ClassifierMixin, _PrivateArchitectureSearch):
-    """A classifier whose architecture is searched, and trained, under one (epsilon, delta).
+    """Classifier whose architecture is searched and trained under one (epsilon, delta).
 
     Guarantee: that of `PrivateFit`. Predictions are members of `classes_`, and cost nothing.
 
     Args:
-        epsilon: Of a whole fit, above 0.
-        delta: Of a whole fit; None takes the largest power of ten below 1/n.
-        strategy: One of `search.strategy.STRATEGIES`, or "auto".
-        space: A built-in space, a TOML path, a dictionary, or "auto".
-        bounds: See `PrivateFit`, like `schema`, `assume_public_schema`, `max_categories`,
-            `ledger`, `ledger_budget`, `force` and `random_state`.
-        classes: The declared labels, two or more. None: those of the schema's target; without one
-            estimated privately. Labels of dtype object then come back as texts.
-        candidates: See `search.strategy.make_strategy`.
-        search_share: Share of the training records set aside for the search.
-        steps: Number of steps, instead of the default for n.
-        batch: Expected batch size, instead.
-        metric: What candidates are compared and the test is reported by: accuracy,
-            balanced-accuracy, auc, log-loss or brier; of a regressor mae or rmse. None: accuracy,
-            or mae.
+        epsilon: Total epsilon of a fit, above 0.
+        delta: Total delta of a fit; None: the largest power of ten below 1/n.
+        strategy: Search strategy: a name in `search.strategy.STRATEGIES`, or "auto".
+        space: Search space: a built-in name, a TOML path, a dictionary, or "auto".
+        bounds: Feature bounds, see `PrivateFit`; the same for `schema`, `assume_public_schema`,
+            `max_categories`, `ledger`, `ledger_budget`, `force` and `random_state`.
+        classes: Declared labels, two or more. None: the labels of the schema's target, or labels
+            estimated with DP; labels of dtype object are then predicted as strings.
+        candidates: Number of candidates, see `search.strategy.make_strategy`.
+        search_share: Fraction of the training records reserved for the search, in [0, 1).
+        steps: Number of training steps; None: the default for n.
+        batch: Expected batch size; None: the default for n.
+        metric: Metric for ranking candidates and for the test score: accuracy, balanced-accuracy,
+            auc,
+            log-loss or brier; for regression mae or rmse. None: accuracy, or mae.
         device: "auto", "cpu" or "cuda".
-        score_epsilon: Epsilon of one `score` within a ledger, above 0; None takes a tenth of
-            epsilon.
-        secure_noise: Everything random comes from AES-256: batches and candidates too.
-        out: Folder of the run, which must not exist (so not for cross-validation); None takes a
-            temporary one, deleted after the fit.
+        score_epsilon: Epsilon of one `score` with a ledger, above 0; None: a tenth of epsilon.
+        secure_noise: Whether AES-256 generates all random numbers, batches and candidates included.
+        out: Folder of the run, which must not exist (so not for cross-validation); None: a
+            temporary
+            one, deleted after the fit.
 
     Attributes:
-        classes_: The class labels, sorted.
-        result_: `FitResult`: the document, the card and the weights; the rest as of `PrivateFit`.
+        classes_: Class labels, sorted.
+        result_: `FitResult` with document, card and weights; other attributes see `PrivateFit`.
 
-    Cost: epsilon and delta, each fit; within a ledger `score_epsilon`, each `score`; predictions
-        cost nothing.
+    Cost: epsilon and delta per fit; with a ledger `score_epsilon` per `score`; predictions cost
+        nothing.
     """
 
     classes: Iterable[Any] | None = None
@@ -323,14 +323,15 @@ class PrivateArchitectureSearchClassifier(ClassifierMixin, _PrivateArchitectureS
         """Search and train.
 
         Args:
-            X: (records, features): numbers, truth values or texts, an array or a frame.
-            y: (records,): labels.
+            X: Records, (records, features): numbers, booleans or strings, an array or a frame.
+            y: Labels, (records,).
 
         Raises:
             UsageError: A setting of bad form, or one that does not fit X.
             BudgetError: The budget is too small: for the plan, in the ledger (then nothing was
-                read), or for any class to be found (then it was charged).
-            ValueError: X or y of bad form; under `assume_public_schema` also y of one class.
+                read), or
+                to find any class (then it was charged).
+            ValueError: X or y of bad form; with `assume_public_schema` also y of one class.
 
         Cost: the budget; with a ledger, reserved there before a record is read.
         """
@@ -348,40 +349,40 @@ class PrivateArchitectureSearchClassifier(ClassifierMixin, _PrivateArchitectureS
         return self
 
     def _scores(self, X: Any) -> Array:
-        """Return a score for each of `classes_`, (records, classes)."""
+        """Compute a score for each of `classes_`, (records, classes)."""
         outputs = self._outputs(X)
         return outputs[:, self._order]
 
     def predict(self, X: Any) -> Array:
-        """Return the most likely of `classes_` for each record, (records,)."""
+        """Predict the most likely class of each record, (records,)."""
         scores = self._scores(X)
         return self.classes_[scores.argmax(axis=1)]
 
     def predict_proba(self, X: Any) -> Array:
-        """Return the probability of each of `classes_`, (records, classes)."""
+        """Compute the probability of each class, (records, classes)."""
         return softmax(self._scores(X), axis=1)
 
     def decision_function(self, X: Any) -> Array:
-        """Return scores, (records, classes); of two classes, the second's lead, (records,)."""
+        """Compute scores, (records, classes); for two classes, second minus first, (records,)."""
         scores = self._scores(X)
         return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Return the accuracy: noisy and charged within a ledger, otherwise exact.
+        """Compute the accuracy: noisy and charged with a ledger, otherwise exact.
 
-        Guarantee: within a ledger `score_epsilon`-differentially private for one scored record;
-        the result may then be below 0 or above 1. Without a ledger none, and the first score of a
-        process warns.
+        Guarantee: with a ledger `score_epsilon`-differentially private for one scored record; the
+        result
+        can be below 0 or above 1. Without a ledger none, and the first score of a process warns.
 
         Args:
-            X: Records, as in the fit.
-            y: Their labels, of any type: compared with `classes_` by value.
-            sample_weight: Weight of each record, (records,); None within a ledger.
+            X: Records, with the columns of the fit.
+            y: Labels, (records,), of any type; compared with `classes_` by value.
+            sample_weight: Weight of each record, (records,); must be None with a ledger.
 
         Raises:
-            BudgetError: The ledger has no room for the score; no label was read.
+            BudgetError: The score exceeds the ledger's remaining budget; no label was read.
 
-        Cost: `score_epsilon`, each call, on the ledger.
+        Cost: `score_epsilon` per call, on the ledger.
         """
         outputs = self._outputs(X)
         labels = column_or_1d(check_labels(y, read=False))
@@ -396,14 +397,16 @@ class PrivateArchitectureSearchClassifier(ClassifierMixin, _PrivateArchitectureS
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class PrivateArchitectureSearchRegressor(RegressorMixin, _PrivateArchitectureSearch):
-    """A regressor whose architecture is searched, and trained, under one (epsilon, delta).
+    """Regressor whose architecture is searched and trained under one (epsilon, delta).
 
-    Guarantee, Args, Attributes, Cost: as of `PrivateArchitectureSearchClassifier`, without
-    `classes` and `classes_`.
+    Guarantee, Args, Attributes, Cost: same as `PrivateArchitectureSearchClassifier`, without
+    `classes`
+    and `classes_`.
 
     Args:
-        target_bounds: Declared (low, high) of what is predicted; values outside are clamped. None:
-            estimated privately.
+        target_bounds: Declared (low, high) of the target; values outside are clamped. None:
+            estimated
+            with DP.
     """
 
     target_bounds: Pair | None = None
@@ -417,13 +420,13 @@ class PrivateArchitectureSearchRegressor(RegressorMixin, _PrivateArchitectureSea
         """Search and train.
 
         Args:
-            X: (records, features): numbers, truth values or texts, an array or a frame.
-            y: (records,): numbers.
+            X: Records, (records, features): numbers, booleans or strings, an array or a frame.
+            y: Targets, numbers (records,).
 
         Raises:
             UsageError: A setting of bad form, or one that does not fit X.
             BudgetError: The budget is too small, for the plan or in the ledger; nothing was read.
-            ValueError: X or y of bad form; under `assume_public_schema` also a y not finite.
+            ValueError: X or y of bad form; with `assume_public_schema` also a non-finite y.
 
         Cost: the budget; with a ledger, reserved there before a record is read.
         """
@@ -434,26 +437,27 @@ class PrivateArchitectureSearchRegressor(RegressorMixin, _PrivateArchitectureSea
         return self
 
     def predict(self, X: Any) -> Array:
-        """Return the predicted number of each record, float64, (records,)."""
+        """Predict the target of each record, float64, (records,)."""
         outputs = self._outputs(X)
         return self.result_.schema.decode_number(outputs[:, 0])
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Return R squared: noisy and charged within a ledger, otherwise exact.
+        """Compute R squared: noisy and charged with a ledger, otherwise exact.
 
-        Guarantee: within a ledger `score_epsilon`-differentially private for one scored record;
-        targets are then clamped to the target's bounds. Without a ledger none, and the first score
-        of a process warns.
+        Guarantee: with a ledger `score_epsilon`-differentially private for one scored record;
+        targets are
+        clamped to the target's bounds. Without a ledger none, and the first score of a process
+        warns.
 
         Args:
-            X: Records, as in the fit.
-            y: Their numbers, (records,).
-            sample_weight: Weight of each record, (records,); None within a ledger.
+            X: Records, with the columns of the fit.
+            y: Targets, numbers (records,).
+            sample_weight: Weight of each record, (records,); must be None with a ledger.
 
         Raises:
-            BudgetError: The ledger has no room for the score; no number was read.
+            BudgetError: The score exceeds the ledger's remaining budget; no target was read.
 
-        Cost: `score_epsilon`, each call, on the ledger.
+        Cost: `score_epsilon` per call, on the ledger.
         """
         predicted = self.predict(X)
         labels = column_or_1d(check_labels(y, read=False))

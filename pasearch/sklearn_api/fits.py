@@ -1,23 +1,22 @@
-"""What estimators and selectors share: the settings of a fit, and the form of X and y.
+"""Base class of estimators and selectors: settings of a fit, and metadata of X and y.
 
-Only the *form* of X and y (shape, number types, names of columns) is looked at outside a charge,
-so a value neither stops a fit nor is named: one that cannot be used is missing, or makes its record
-the null record. So a type must not come from values either, as those of `pandas.read_csv` do:
-docs/python.md says what to do. Under `assume_public_schema` what is not declared is read for
-nothing, and then y is also checked as other estimators check it.
+Outside a charge, only the metadata of X and y is read (shape, dtypes, names of columns). A value
+neither stops a fit nor appears in an error: an unusable one is missing, or makes its record the
+null record. Types must not depend on values either, like those of `pandas.read_csv`; see
+docs/python.md. With `assume_public_schema`, undeclared metadata is read without charge, and y is
+also checked like in other estimators.
 
 | X | without `bounds` | bounds=(low, high) | bounds a feature |
 |---|---|---|---|
-| numbers | range estimated privately | as declared | as declared |
-| truth values | categories False and True | the same; an array: as numbers | the same |
-| texts, categories | categories estimated privately | the same | the same |
+| numbers | range estimated with DP | as declared | as declared |
+| booleans | categories False and True | the same; an array: as numbers | the same |
+| strings, categories | categories estimated with DP | the same | the same |
 
-A `schema` declares columns by name, and the target: what it says of a column counts before the
-table above.
+A `schema` declares columns by name, and the target; it has priority over the table above.
 
-What all fits on one data set cost together is kept in a file, `ledger`, never in the estimator: a
-clone has the path, so it is refused where the original would be. With a ledger `score` is noisy and
-charged there, too; without one it is exact, and warns of that.
+The total privacy cost of all fits on one data set is in a file, `ledger`, never in the estimator. A
+clone has the path, so it is refused when the original would be. With a ledger, `score` is noisy and
+charged too; without one, it is exact and warns.
 
 Source: docs/rules.md, rules 1, 3, 12 and 13; scikit-learn, "Developing scikit-learn estimators".
 """
@@ -54,21 +53,21 @@ Array = np.ndarray[Any, Any]
 Pair = tuple[float, float]
 
 DATASET_NAME = "arrays"
-"""What plan and card call the data."""
+"""Name of the data in plan and card."""
 
 
 BOOLEAN_CATEGORIES = ("False", "True")
-"""The categories of a column of truth values, which its type declares."""
+"""Categories of a boolean column, declared by its type."""
 
-LABEL_KINDS = {"i": "numbers", "u": "numbers", "f": "numbers", "b": "truth values", "U": "texts"}
-"""What labels may be, by their number type; objects may be any of these."""
+LABEL_KINDS = {"i": "numbers", "u": "numbers", "f": "numbers", "b": "booleans", "U": "strings"}
+"""Supported kinds of labels, by the kind of their dtype; objects can be any of them."""
 
-ASSUMED_LABEL_TYPE = "the type of the labels (numbers or truth values)"
-"""What is taken as public of labels that come as a list, or as objects."""
+ASSUMED_LABEL_TYPE = "the type of the labels (numbers or booleans)"
+"""Assumption for labels in a list, or of dtype object: their type is public."""
 
 
 def _parse_integer(name: str) -> int:
-    """Return the integer that a class's name is; "2.0" is 2."""
+    """Parse the integer of a class name; "2.0" is 2."""
     try:
         return int(name)
     except ValueError:
@@ -83,18 +82,18 @@ LABEL_PARSERS = {
     "u": _parse_integer,
     "f": float,
 }
-"""How a class's name is read, by the labels' number type; otherwise it is a text."""
+"""Parsers of a class name, by the kind of the labels' dtype; other names stay strings."""
 
 
 def check_features(X: Any, *, bounds: Any = None) -> Any:
-    """Return data that scikit-learn will take without showing a value of them in an error.
+    """Check the metadata of X, so that no later scikit-learn error can print a value.
 
     Args:
         X: Records.
-        bounds: As declared; those for each feature tell how many a row of a list has.
+        bounds: Declared bounds; bounds per feature set the number of cells in the row of a list.
 
     Raises:
-        ValueError: Not two dimensions, or complex numbers: only the shape and the type are told.
+        ValueError: Not two dimensions, or complex numbers; the message has only shape and type.
     """
     X = frame_to_cells(_drop_inferred_type(list_to_rows(X, bounds=bounds)))
     if isinstance(X, np.ndarray) and X.ndim != 2:
@@ -106,13 +105,13 @@ def check_features(X: Any, *, bounds: Any = None) -> Any:
 
 
 def list_to_rows(X: Any, *, bounds: Any = None) -> Any:
-    """Return a list with all rows of one length, and all else as it is.
+    """Convert a list to rows of equal length; return other data unchanged.
 
-    How long is form: as many as `bounds` for each feature, or as the first row. Any other row is
-    missing in every column.
+    The length is that of the bounds per feature, or of the first row. All cells of a row of another
+    length are missing.
 
     Returns:
-        The list itself where it has that form or its first row is none, cells of no type otherwise.
+        The list itself if it is one- or three-dimensional, otherwise cells of dtype object.
     """
     if not isinstance(X, list | tuple):
         return X
@@ -121,7 +120,7 @@ def list_to_rows(X: Any, *, bounds: Any = None) -> Any:
     if width is None:
         first = rows[0] if rows else None
         if first is None or (first and all(_cells_of(cell) is not None for cell in first)):
-            return X  # One dimension, or three: refused by its shape.
+            return X  # One dimension, or three: rejected by its shape.
         width = len(first)
     missing = [None] * width
     cells = (row if row is not None and len(row) == width else missing for row in rows)
@@ -140,7 +139,7 @@ def _cells_of(row: object) -> list[Any] | None:
 
 
 def _declared_width(bounds: Any) -> int | None:
-    """Return for how many features there are bounds; None if they are not one for each."""
+    """Return the number of bounds per feature; None if there is one pair for all, or none."""
     if not isinstance(bounds, list | tuple | np.ndarray):
         return None
     given = list(bounds)
@@ -149,12 +148,12 @@ def _declared_width(bounds: Any) -> int | None:
 
 
 def frame_to_cells(X: Any) -> Any:
-    """Return a frame of several kinds of columns as cells of no type, and all else as it is.
+    """Convert a frame with several kinds of columns to dtype object; return other data unchanged.
 
-    scikit-learn would make numbers of a truth value's frame, and name a text in an error.
+    scikit-learn would convert a frame of booleans to numbers, and print a string in an error.
 
     Raises:
-        ValueError: Complex numbers: only their type is told.
+        ValueError: Complex numbers; the message has only their type.
     """
     _check_plain("X", X)
     if set(column_kinds(X) or ["number"]) != {"number"} and hasattr(X, "astype"):
@@ -163,11 +162,12 @@ def frame_to_cells(X: Any) -> Any:
 
 
 def check_labels(y: Any, *, read: bool) -> Any:
-    """Return targets, checked as `formed` checks features.
+    """Check the metadata of targets, like `check_features` for features.
 
     Args:
         y: Targets.
-        read: Whether they are assumed public: the type of a list is then that of its values.
+        read: Whether targets are assumed public; the type of a list is then inferred from its
+            values.
     """
     y = y if read else _drop_inferred_type(_list_to_labels(y))
     _check_plain("y", y)
@@ -175,9 +175,9 @@ def check_labels(y: Any, *, read: bool) -> Any:
 
 
 def _list_to_labels(y: Any) -> Any:
-    """Return a list of labels as cells of no type; a column, if its first entry is a list of one.
+    """Convert a list of labels, or a column of one-element lists, to dtype object.
 
-    In a column an entry of another form is a missing label.
+    In a column, an entry of another shape is a missing label.
     """
     if not isinstance(y, list | tuple) or not y:
         return y
@@ -188,7 +188,7 @@ def _list_to_labels(y: Any) -> Any:
 
 
 def _check_plain(name: str, given: Any) -> None:
-    """Refuse complex numbers by their type: scikit-learn would print them."""
+    """Raise ValueError for complex numbers, by their type: scikit-learn would print them."""
     if hasattr(given, "columns"):
         dtypes = list(getattr(given, "dtypes", ()))
     else:
@@ -197,12 +197,12 @@ def _check_plain(name: str, given: Any) -> None:
     for dtype in dtypes:
         if getattr(dtype, "kind", "O") not in known:
             raise ValueError(
-                f"Complex data not supported: {name} has dtype {dtype}. Expected numbers or texts."
+                f"Complex data not supported: {name} has dtype {dtype}. Use numbers or strings."
             )
 
 
 def _types_of_list(given: Any) -> list[np.dtype[Any]]:
-    """Return the type that numpy finds for a list; none if it finds none, as for a ragged one."""
+    """Return the type that numpy infers for a list; [] for a ragged list."""
     try:
         return [np.asarray(given).dtype]
     except (ValueError, TypeError, OverflowError):
@@ -210,14 +210,15 @@ def _types_of_list(given: Any) -> list[np.dtype[Any]]:
 
 
 def _drop_inferred_type(given: Any) -> Any:
-    """Return data whose type was chosen before its values: an array or a frame as it is.
+    """Keep only types that do not depend on values: arrays and frames are unchanged.
 
-    Of a list numpy would infer a type from every value, and so would pandas from the codes of a
-    category: one record could then decide what is public. Those become cells of no type.
+    numpy infers the type of a list from every value, and pandas that of categories: one record
+    could
+    then decide public metadata. Such data becomes dtype object.
     """
     if isinstance(given, np.ndarray) or hasattr(given, "columns"):
         return given
-    if hasattr(given, "toarray"):  # sparse: refused by its form
+    if hasattr(given, "toarray"):  # sparse: rejected by its type
         return given
     dtype = getattr(given, "dtype", None)
     if dtype is not None and not isinstance(dtype, np.dtype):  # categories, nullable numbers ...
@@ -228,11 +229,11 @@ def _drop_inferred_type(given: Any) -> Any:
 
 
 def declared_label_type(y: Any, labels: np.ndarray) -> np.dtype[Any]:
-    """Return the type of labels that y declares; object where it declares none.
+    """Return the dtype of labels that y declares; object if it declares none.
 
     Args:
-        y: Targets as they were given.
-        labels: The same as an array, (records,).
+        y: Targets as passed.
+        labels: Targets as an array, (records,).
     """
     dtype: Any = y.dtypes.iloc[0] if hasattr(y, "columns") else getattr(y, "dtype", None)
     if type(dtype).__name__ == "CategoricalDtype":
@@ -244,9 +245,10 @@ def declared_label_type(y: Any, labels: np.ndarray) -> np.dtype[Any]:
 
 
 def common_label_type(labels: np.ndarray) -> np.dtype[Any]:
-    """Return the type that most labels of an array of objects have; object for texts.
+    """Return the type of most labels in an object array; object for strings.
 
-    Missing labels have no type. One record changes it only where two types are equally frequent.
+    Missing labels have no type. One record changes the result only if two types are equally
+    frequent.
     """
     kinds: Counter[type] = Counter()
     for own, count in Counter(map(type, labels.tolist())).items():
@@ -272,7 +274,7 @@ def column_kind(dtype: Any) -> str | None:
 
 
 def column_kinds(X: Any) -> list[str | None] | None:
-    """Return the kind of each column; None where X is no frame."""
+    """Return the kind of each column; None if X is not a frame."""
     dtypes = getattr(X, "dtypes", None)
     if dtypes is None or not hasattr(X, "columns"):
         return None
@@ -280,12 +282,12 @@ def column_kinds(X: Any) -> list[str | None] | None:
 
 
 def feature_names_of(estimator: Any, features: int) -> list[str]:
-    """Return the features' names, or scikit-learn's own for those without."""
+    """Return the features' names, or scikit-learn's default names."""
     return list(getattr(estimator, "feature_names_in_", [f"x{i}" for i in range(features)]))
 
 
 def parse_bounds(name: str, given: Any) -> tuple[Any, Any]:
-    """Return (low, high); what they are is checked where they are used."""
+    """Parse (low, high); their values are checked later."""
     try:
         low, high = given
     except (TypeError, ValueError):
@@ -294,7 +296,7 @@ def parse_bounds(name: str, given: Any) -> tuple[Any, Any]:
 
 
 def parse_all_bounds(bounds: Any, features: int) -> tuple[list[tuple[Any, Any] | None], bool]:
-    """Return the bounds of each feature, and whether they are one pair for all."""
+    """Return the bounds of each feature, and whether one pair applies to all."""
     if bounds is None:
         return [None] * features, False
     try:
@@ -305,14 +307,14 @@ def parse_all_bounds(bounds: Any, features: int) -> tuple[list[tuple[Any, Any] |
         return [(given[0], given[1])] * features, True
     if len(given) != features:
         raise UsageError(
-            f"bounds is {bounds!r}: expected one (low, high), or one for each of the {features} "
-            "features (None for one that is to be estimated privately)."
+            f"bounds is {bounds!r}: expected one (low, high), or one for each of {features} "
+            "features (None: estimated with DP)."
         )
     return [None if each is None else parse_bounds("bounds", each) for each in given], False
 
 
 def make_array_schema(features: int, low: Any, high: Any, target: Column) -> Schema:
-    """Return the schema of numbers that have the same bounds."""
+    """Make the schema of numbers with common bounds."""
     if target.kind == "number":
         aim = None if target.low is None or target.high is None else (target.low, target.high)
         return Schema(shape=(features,), low=low, high=high, target=aim, regression=True)
@@ -325,11 +327,11 @@ def make_column(
     """Make the declared column of a feature.
 
     Args:
-        name: Of the feature.
-        kind: See `kind_of`.
-        pair: Its bounds, None if not declared.
-        alike: The bounds are one pair for all numbers.
-        lone: All features are of this kind, so that bounds for all numbers are for them.
+        name: Name of the feature.
+        kind: Kind of the column, see `column_kind`; None: unknown.
+        pair: Bounds (low, high); None: not declared.
+        alike: Whether one pair of bounds applies to all numbers.
+        lone: Whether all features have this kind, so that common bounds apply to them.
     """
     if alike and not (kind == "number" or (kind is None and lone)):
         pair = None
@@ -344,11 +346,11 @@ def select_declared_columns(schema: TableSchema | None, names: Sequence[str]) ->
     """Select the columns that a schema declares, by feature name.
 
     Args:
-        schema: None declares nothing.
-        names: Of the features. The target may be among them where nothing is predicted.
+        schema: Declared schema; None declares nothing.
+        names: Names of the features; the target may be among them if nothing is predicted.
 
     Raises:
-        UsageError: It declares a column that X does not have.
+        UsageError: The schema declares a column that X does not have.
     """
     if schema is None:
         return {}
@@ -361,27 +363,27 @@ def select_declared_columns(schema: TableSchema | None, names: Sequence[str]) ->
                 + suggest_name(column.name, names)
             )
     declared = {column.name: column for column in (*schema.columns, schema.target)}
-    # A mere name declares nothing: then the frame's own type tells the kind.
+    # A column with a name only declares nothing: then the frame's type gives the kind.
     return {name: column for name, column in declared.items() if column.kind is not None}
 
 
 def parse_schema_labels(names: Sequence[str], dtype: np.dtype[Any]) -> np.ndarray:
-    """Return the labels that a schema names, as y has them.
+    """Parse the labels of a schema into the type of y.
 
     Raises:
-        UsageError: y holds numbers, and a name is none.
+        UsageError: y contains numbers, and a label is not a number.
     """
     try:
         return np.unique(_parse_names(names, dtype))
     except ValueError:
         raise UsageError(
-            f"The schema's classes are {', '.join(map(repr, names[:20]))}, and y holds "
-            f"{LABEL_KINDS.get(dtype.kind, 'texts')}: expected classes as y has them."
+            f"The schema's classes are {', '.join(map(repr, names[:20]))}, but y contains "
+            f"{LABEL_KINDS.get(dtype.kind, 'strings')}: expected classes as y has them."
         ) from None
 
 
 def parse_declared_labels(classes: Any, dtype: np.dtype[Any]) -> np.ndarray:
-    """Return the declared labels, sorted, after a look at their form."""
+    """Check declared labels, and return them sorted."""
     try:
         labels = np.asarray(None if isinstance(classes, str) else list(classes))
     except (TypeError, ValueError):
@@ -401,37 +403,37 @@ def parse_declared_labels(classes: Any, dtype: np.dtype[Any]) -> np.ndarray:
 
 
 def find_labels(labels: np.ndarray) -> np.ndarray:
-    """Return the labels that occur, sorted; only for what the user assumes public.
+    """Find the labels in y, sorted; only if they are assumed public.
 
     Raises:
-        ValueError: Labels that scikit-learn refuses, or of a single class.
+        ValueError: Labels that scikit-learn rejects, or a single class.
     """
     try:
         assert_all_finite(labels, input_name="y")
         check_classification_targets(labels)
         found = np.unique(labels)
     except TypeError:
-        raise ValueError("y holds labels of several types: expected one type.") from None
+        raise ValueError("y contains labels of several types: expected one type.") from None
     if len(found) < 2:
-        raise ValueError("y holds only one class: expected two or more.")
+        raise ValueError("y contains only one class: expected two or more.")
     return found
 
 
 def names_to_labels(
     names: Sequence[str], known: np.ndarray | None, dtype: np.dtype[Any]
 ) -> np.ndarray:
-    """Return the labels that are called so, as y has them."""
+    """Convert class names to labels of the type of y."""
     if known is not None:
         places = {name: place for place, name in enumerate(convert_to_strings(known))}
         return known[[places[name] for name in names]]
     try:
         return _parse_names(names, dtype)
-    except ValueError:  # a name is not of the type that most labels have: all stay texts
+    except ValueError:  # a name that is not of the most common type: all stay strings
         return np.array(list(names), object)
 
 
 def _parse_names(names: Sequence[str], dtype: np.dtype[Any]) -> np.ndarray:
-    """Return the labels of a type that are called so; a ValueError if one is not of the type."""
+    """Parse class names as labels of a type; ValueError for a name of another type."""
     read = LABEL_PARSERS.get(dtype.kind, str)
     return np.array([read(name) for name in names], object if dtype.kind == "O" else None)
 
@@ -440,35 +442,38 @@ def _parse_names(names: Sequence[str], dtype: np.dtype[Any]) -> np.ndarray:
 class PrivateFit(BaseEstimator):
     """A fit under one (epsilon, delta). The constructor stores its arguments; `fit` checks them.
 
-    Guarantee: everything a fit leaves in the object, together, is (epsilon, delta)-DP under
-    zero-out adjacency, as `result_.card` states; with a `ledger`, all fits that share it are
-    together so at the ledger's total. Without one, each fit states its own price, and it is for the
-    caller to add them up. Not covered: `random_state`, and what `assume_public_schema` reads.
+    Guarantee: all results of a fit in the object, together, are (epsilon, delta)-DP under zero-out
+    adjacency, as `result_.card` states. With a `ledger`, all fits that share it are together
+    (epsilon, delta)-DP with the ledger's total. Without one, each fit states its own privacy cost,
+    and
+    the caller must add them up. Not covered: `random_state`, and what `assume_public_schema` reads.
 
     Args:
-        epsilon: Of a whole fit, above 0.
-        delta: Of a whole fit; None takes the largest power of ten below 1/n.
+        epsilon: Total epsilon of a fit, above 0.
+        delta: Total delta of a fit; None: the largest power of ten below 1/n.
         bounds: Declared (low, high) of all numbers, or a sequence with a (low, high) or None for
-            each column. What is not declared is estimated privately from the records.
-        schema: Declared columns and target: a dict with the keys of a schema's file, such as
+            each
+            column. Undeclared bounds are estimated with DP from the records.
+        schema: Declared columns and target: a dict with the keys of a schema file, such as
             {"target": "income", "columns": {"age": {"low": 17, "high": 90}}}, a `pasearch.Schema`,
             or the path of a .toml. Names are those of a frame's columns, or x0, x1 ...; the target
-            is y, whatever y is called.
-        assume_public_schema: What is not declared is read from the records for nothing.
-        max_categories: The most categories, or classes, that are estimated privately for a column.
-        ledger: A file that adds up all fits on one data set, and refuses one that is too much; a
-            clone has it too.
-        ledger_budget: (epsilon, delta) of them all together, for a ledger that is not there yet.
-        force: Fit and charge even if public facts show that the model can only guess.
-        random_state: Makes the noise reproducible, and the fit not private: tests only.
+            is y, with any name.
+        assume_public_schema: Whether undeclared metadata is read from the records without charge.
+        max_categories: Maximum number of categories, or classes, estimated with DP for a column.
+        ledger: File of a shared privacy ledger: a fit that would exceed its total is refused.
+            Clones
+            share it.
+        ledger_budget: Total (epsilon, delta) of a new ledger.
+        force: Whether to fit and charge even if public facts predict accuracy near chance.
+        random_state: Seed that makes the noise reproducible, and the fit not private: tests only.
 
     Attributes:
-        result_: What the fit released, as plain values; its `card` is the privacy card.
-        price_: What the fit cost.
+        result_: Released values of the fit; its `card` is the privacy card.
+        price_: Privacy cost of the fit.
         n_features_in_: Number of columns.
-        feature_names_in_: Their names, if X was a frame.
+        feature_names_in_: Names of the columns, if X was a frame.
 
-    Cost: epsilon and delta, each fit; what is done with the result costs nothing.
+    Cost: epsilon and delta per fit; use of the result costs nothing.
     """
 
     epsilon: float = 1.0
@@ -490,7 +495,7 @@ class PrivateFit(BaseEstimator):
         return tags
 
     def _warn_of_random_state(self) -> None:
-        """Say, to who called `fit`, that a known seed is no noise."""
+        """Warn the caller of `fit` that a known seed makes the noise predictable."""
         if self.random_state is not None:
             warnings.warn(
                 "random_state makes the noise reproducible, so the fit is not private: leave it "
@@ -500,30 +505,30 @@ class PrivateFit(BaseEstimator):
             )
 
     def _count(self, price: PrivacyCost) -> None:
-        """Count a fit without a ledger; from the second one on, warn what they cost together."""
+        """Count a fit without a ledger; from the second one on, warn about the total cost."""
         if self.ledger is not None or self.random_state is not None:  # of the latter `fit` warns
             return
         spent = record_fit(price.epsilon)
         if len(spent) > 1:
             warnings.warn(
-                f"{len(spent)} private fits so far in this process and its workers, and no ledger "
-                "adds them up: on the same people's records, as in cross-validation or a grid "
-                f"search with its refit, they cost epsilon {math.fsum(spent):.3g} together, not "
-                f"{price.epsilon:.3g}, and scikit-learn's scores of them are exact (`ledger=` "
-                "charges all of it to one file).",
+                f"{len(spent)} private fits so far in this process and its workers, without a "
+                "ledger. On the same people's records, as in cross-validation or a grid search, "
+                f"their total cost is epsilon {math.fsum(spent):.3g}, not {price.epsilon:.3g}, and "
+                "scikit-learn's scores of them are exact and not private. Use `ledger=` to charge "
+                "fits and scores to one file.",
                 UserWarning,
                 stacklevel=4,
             )
 
     def _cells(self, X: Any, **form: Any) -> Array:
-        """Return X as an array, checked by its form alone."""
+        """Return X as an array, checked by its metadata alone."""
         bounds = self.bounds if form.get("reset", True) else None
         X = frame_to_cells(X) if self.assume_public_schema else check_features(X, bounds=bounds)
         cells: Any = validate_data(self, X, dtype=None, ensure_all_finite=False, **form)
         return cells
 
-    def _formed(self, X: Any, **form: Any) -> tuple[list[str | None], Array]:
-        """Return each column's kind, and the cells; no value is looked at."""
+    def _check_form(self, X: Any, **form: Any) -> tuple[list[str | None], Array]:
+        """Return each column's kind, and the cells; values are not checked."""
         kinds = column_kinds(X)
         self._types = (TYPES_DESCRIPTION,) if any(kinds or ()) else ()
         cells = self._cells(X, ensure_min_samples=2, **form)
@@ -541,11 +546,10 @@ class PrivateFit(BaseEstimator):
         )
 
     def _schema(self) -> TableSchema | None:
-        """Read the schema from `schema`.
+        """Parse the setting `schema`.
 
         Raises:
-            UsageError: It makes no sense, it was read from the records and nobody edited it, or it
-                says which rows are the test set.
+            UsageError: An invalid schema, an unedited proposal, or one that declares test rows.
         """
         if self.schema is None:
             return None
@@ -564,7 +568,7 @@ class PrivateFit(BaseEstimator):
         return schema
 
     def _target_of_schema(self) -> Column | None:
-        """Select the declared target column; None if the schema declares no target."""
+        """Return the declared target column; None if the schema declares no target."""
         schema = self._schema()
         if schema is None:
             return None
@@ -576,7 +580,7 @@ class PrivateFit(BaseEstimator):
         return schema.target if schema.target.is_declared else None
 
     def _target_name(self, y: Any, features: int) -> str:
-        """Return the name of y if it has one, and no feature has it."""
+        """Return the name of y, or a default, distinct from all feature names."""
         name, taken = getattr(y, "name", None), feature_names_of(self, features)
         name = name if isinstance(name, str) and name else "target"
         while name in taken:
@@ -588,8 +592,9 @@ class PrivateFit(BaseEstimator):
     ) -> tuple[Column, Array | None, np.dtype[Any]]:
         """Make the target column of a classification, its known labels, and their dtype.
 
-        The type that y declares is form, and an error may name it. The type of a list, or of
-        objects, is that of most labels: it only decides how predicted labels are written.
+        The type that y declares is public metadata, and an error may print it. The type of a list,
+        or of
+        objects, is that of most labels; it only affects the type of predicted labels.
         """
         dtype = declared_label_type(y, labels)
         if dtype.kind not in (*LABEL_KINDS, "O"):
@@ -617,7 +622,7 @@ class PrivateFit(BaseEstimator):
         if dtype.kind == "O" and classes is None and (known is None or aim is not None):
             known, dtype = None, common_label_type(labels)
             self._types += (ASSUMED_LABEL_TYPE,) if dtype.kind != "O" else ()
-        # Names that are None or not different are refused by the column.
+        # The column rejects names that are None or duplicate.
         column = Column(name=name, kind="category", categories=names)  # type: ignore[arg-type]
         return column, known, dtype
 

@@ -1,19 +1,19 @@
-"""scikit-learn transformers: features chosen, or projected, under one budget, behind `fit`.
+"""scikit-learn transformers: private feature selection or projection under one budget.
 
-    fit(X, y)  ->  form of X and y  ->  schema (declared, estimated privately, or assumed public)
-               ->  plan without a final model: all of epsilon is for the choice
-               ->  charged, then read  ->  the support, or the components; nothing else is kept
+    fit(X, y)  ->  metadata of X and y  ->  schema (declared, estimated with DP, or assumed public)
+               ->  plan without a final model: all of epsilon is for the selection
+               ->  charged, then read  ->  the support, or the components; nothing else is stored
 
     PrivateCFS    contingency tables with noise, CFS-Greedy on them          Algorithm 3
     PAFS          sets of columns evolve by privately trained models         Algorithm 4
     PrivatePCA    z = (x - mean) scale @ components^T, all three released    Analyze Gauss
 
-What `bounds` mean for each kind of X is in `fits`; a number has no bins here. Where all columns are
-numbers, a missing one stands in the middle of its bounds, and features are columns; otherwise a
-record is encoded as the schema says, and a column is kept if any of its features was chosen.
+Module `fits` defines the meaning of `bounds` for each kind of X; a number has no bins here. If all
+columns are numbers, a missing one is in the middle of its bounds, and features are columns.
+Otherwise the schema encodes a record, and a column is selected if any of its features is.
 
-`transform` reads released values and the rows it is given. It costs nothing, but on the records of
-the fit its output is as private as they are.
+`transform` reads released values and the rows passed to it. It costs nothing, but its output is as
+private as these rows.
 
 Source: Bao et al., sections V-B and VIII-B; docs/rules.md, rules 1, 3, 12 and 13; scikit-learn,
 "Developing scikit-learn estimators". Proof: docs/guarantees/feature-selection.md.
@@ -62,28 +62,28 @@ from pasearch.runs.folder import RunFolder
 from pasearch.sklearn_api.fits import DATASET_NAME, Array, Pair, PrivateFit, check_labels
 
 SCALED_MISSING_VALUE = 0.5
-"""Where a missing number stands within its bounds, scaled to [0, 1]."""
+"""Value of a missing number, scaled to [0, 1]: the middle of its bounds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FitSelection:
-    """A finished choice as values: all that its fit has released, but for the arrays of a PCA.
+    """Finished selection as values: all that its fit released, except for the arrays of a PCA.
 
     Args:
-        document: Budget, price, events and what was chosen; a key means what it means in
-            `result.json` (docs/result.md).
+        document: Budget, privacy cost, events and selected features; keys as in `result.json`
+            (docs/result.md).
     """
 
     document: dict[str, Any] = field(repr=False)
 
     @property
     def price(self) -> PrivacyCost:
-        """What the whole fit cost."""
+        """Privacy cost of the whole fit."""
         return parse_price(self.document)
 
     @property
     def statement(self) -> str:
-        """What is promised, in one sentence."""
+        """Guarantee of the fit, in one sentence."""
         price, document = self.price, self.document
         if document["reproducible"]:
             return "None: whoever knows random_state can subtract the noise."
@@ -95,7 +95,7 @@ class FitSelection:
 
     @property
     def card(self) -> str:
-        """The privacy card of the fit, as Markdown."""
+        """Privacy card of the fit, Markdown."""
         from pasearch.report.card import card_markdown
 
         return card_markdown(self.document)
@@ -104,19 +104,19 @@ class FitSelection:
 def run_selection(
     request: FeatureRequest, table: TableSchema, cells: Array, labels: Array, types: tuple[str, ...]
 ) -> tuple[SelectionResult, TableSchema, dict[str, Any]]:
-    """Plan, charge and choose. The run's folder and its keys are destroyed, whatever happens.
+    """Plan, charge and select. The run's folder and its keys are always destroyed.
 
-    All records are for the choice, but a tenth for scores and for estimates.
+    The selection reads all records, except for a tenth for scores and for estimates.
 
     Args:
         request: Settings of the run.
         table: Declared schema.
-        cells: Records in the data's own units, (records, columns): private.
-        labels: What is predicted, (records,): private.
-        types: What the form of the records takes as public.
+        cells: Records in the data's units, (records, columns): private.
+        labels: Targets, (records,): private.
+        types: Assumptions that the records' types are public.
 
     Returns:
-        The choice, the complete schema without bins, and the document of `FitSelection`.
+        The selection, the complete schema without bins, and the document of `FitSelection`.
     """
     from pasearch.features.engine import FeatureSearch
 
@@ -126,7 +126,7 @@ def run_selection(
     known: Any = dataset.schema
     if known.complete:
         dataset = _prepare_dataset(known, cells, labels, types)
-    # Without candidates it does not matter how they are trained.
+    # Methods without candidates ignore the trainer.
     trainer = "objective" if request.trainer == "auto" else request.trainer
     choice = make_selection_choice(request, request.method, trainer)
     scored = choice.selector.trains_candidates or bool(dataset.schema.undeclared)
@@ -172,15 +172,15 @@ def _make_dataset(
 def _prepare_dataset(
     table: TableSchema, cells: Array, labels: Array, types: tuple[str, ...]
 ) -> Dataset:
-    """Prepare records for the choice: numbers alone, or a table encoded without bins.
+    """Prepare records for the selection: numbers only, or a table encoded without bins.
 
-    Guarantee: record by record, from public or released values.
+    Guarantee: each record is transformed on its own, by public or released values.
 
     Args:
         table: Complete schema.
-        cells: Records in the data's own units, (records, columns).
-        labels: What is predicted, (records,).
-        types: What the form of the records takes as public.
+        cells: Records in the data's units, (records, columns).
+        labels: Targets, (records,).
+        types: Assumptions that the records' types are public.
     """
     if not _has_only_numbers(table):
         return _make_dataset(_remove_bins(table), cells, labels, types)
@@ -203,7 +203,7 @@ def _make_document(
     device: str,
     reproducible: bool,
 ) -> dict[str, Any]:
-    """Return what a fit has released; see `FitSelection`."""
+    """Make the document of `FitSelection` from the released values."""
     plan, owners = prepared.plan, _column_of_each_feature(table)
     names = feature_names(table, len(owners))
     if _has_only_numbers(table):
@@ -231,25 +231,25 @@ def _has_only_numbers(table: TableSchema) -> bool:
 
 
 def _remove_bins(table: TableSchema) -> TableSchema:
-    """Return the schema of the same columns, whose numbers have no bins."""
+    """Return the schema with numbers without bins."""
     columns = (replace(c, bins=0) if c.kind == "number" else c for c in table.columns)
     return replace(table, columns=tuple(columns))
 
 
 def _column_of_each_feature(table: TableSchema) -> Array:
-    """Return which column each feature belongs to, (d,); of numbers alone, features are columns."""
+    """Return the column index of each feature, (d,); with numbers only, features are columns."""
     widths = [1 if _has_only_numbers(table) else column.width for column in table.columns]
     return np.repeat(np.arange(len(widths)), widths)
 
 
 def column_offsets_and_widths(table: TableSchema) -> tuple[Array, Array]:
-    """Return each number's lower bound and the width of its bounds, (columns,)."""
+    """Return the lower bound and the width of the bounds of each number, (columns,)."""
     bounds = np.array([column.bounds for column in table.columns], np.float64)
     return bounds[:, 0], bounds[:, 1] - bounds[:, 0]
 
 
 def scale_columns(table: TableSchema, cells: Array) -> Array:
-    """Return numbers within their bounds, scaled to [0, 1], float64 (rows, columns)."""
+    """Scale numbers by their bounds to [0, 1], float64 (rows, columns)."""
     scaled = np.empty(cells.shape)
     for place, column in enumerate(table.columns):
         values, known = column.scale_numbers(cells[:, place])
@@ -258,10 +258,10 @@ def scale_columns(table: TableSchema, cells: Array) -> Array:
 
 
 class _PrivateChoice(PrivateFit):
-    """What all three share."""
+    """Base class of the three transformers."""
 
     METHOD: ClassVar[str]
-    """One of `features.selector.SELECTORS`."""
+    """Name in `features.selector.SELECTORS`."""
 
     def _choose(
         self,
@@ -271,14 +271,14 @@ class _PrivateChoice(PrivateFit):
         labels: Array,
         **options: Any,
     ) -> tuple[SelectionResult, TableSchema]:
-        """Run the choice, keep what it releases, and return it with the complete schema.
+        """Run the selection, store its releases, and return it with the complete schema.
 
         Args:
-            columns: What is declared of each.
-            cells: (records, columns).
-            target: What is declared of what is predicted.
-            labels: (records,).
-            options: Of the request, beside those that every selector has.
+            columns: Declared columns.
+            cells: Records, (records, columns).
+            target: Declared target.
+            labels: Targets, (records,).
+            options: Settings of the request that not every selector has.
         """
         self._warn_of_random_state()
         request = FeatureRequest(
@@ -289,7 +289,7 @@ class _PrivateChoice(PrivateFit):
         )  # fmt: skip
         if request.k is not None and not request.k <= len(columns):
             raise UsageError(
-                f"{request.k} are to be kept of {len(columns)} columns: expected at most as many."
+                f"k is {request.k}: expected at most {len(columns)}, the number of columns."
             )
         table = TableSchema(columns=columns, target=target, name=DATASET_NAME)
         chosen, complete, document = run_selection(request, table, cells, labels, self._types)
@@ -301,7 +301,7 @@ class _PrivateChoice(PrivateFit):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class _PrivateSelector(SelectorMixin, _PrivateChoice):
-    """What the selectors of columns share."""
+    """Base class of the selectors of columns."""
 
     classes: Iterable[Any] | None = None
     regression: bool = False
@@ -313,22 +313,23 @@ class _PrivateSelector(SelectorMixin, _PrivateChoice):
         return tags
 
     def fit(self, X: Any, y: Any) -> Self:
-        """Choose columns.
+        """Select columns.
 
         Args:
-            X: (records, columns): numbers, truth values or texts, an array or a frame.
-            y: (records,): labels; with `regression`, numbers.
+            X: Records, (records, columns): numbers, booleans or strings, an array or a frame.
+            y: Labels, (records,); with `regression`, numbers.
 
         Raises:
             UsageError: A setting of bad form, or one that does not fit X.
             BudgetError: The budget is too small: for the plan, in the ledger (then nothing was
-                read), or for any class to be found (then it was charged).
-            ValueError: X or y of bad form; under `assume_public_schema` also y of one class.
+                read), or
+                to find any class (then it was charged).
+            ValueError: X or y of bad form; with `assume_public_schema` also y of one class.
 
         Cost: the budget; with a ledger, reserved there before a record is read.
         """
-        # A y of None is refused there, as scikit-learn refuses it.
-        kinds, cells = self._formed(X, **({"y": None} if y is None else {}))
+        # A y of None is rejected there, as in scikit-learn.
+        kinds, cells = self._check_form(X, **({"y": None} if y is None else {}))
         labels = column_or_1d(check_labels(y, read=bool(self.assume_public_schema)), warn=True)
         check_consistent_length(cells, labels)
         target, labels = self._target(self._target_name(y, cells.shape[1]), y, labels)
@@ -339,12 +340,12 @@ class _PrivateSelector(SelectorMixin, _PrivateChoice):
         return self
 
     def transform(self, X: Any) -> Any:
-        """Return the columns that are kept, with their cells as they are; a frame stays a frame.
+        """Return the selected columns with unchanged cells; a frame stays a frame.
 
         Args:
-            X: Records, as in the fit.
+            X: Records, with the columns of the fit.
 
-        Cost: none; but what comes back is as private as X.
+        Cost: none; but the result is as private as X.
         """
         if not hasattr(X, "iloc"):
             return super().transform(X)
@@ -353,17 +354,21 @@ class _PrivateSelector(SelectorMixin, _PrivateChoice):
         return X.iloc[:, support]
 
     def _options(self) -> dict[str, Any]:
-        """Return what this selector asks for, beside what all do."""
+        """Return the settings of this selector that not every selector has."""
         raise NotImplementedError
 
     def _target(self, name: str, y: Any, labels: Array) -> tuple[Column, Array]:
-        """Return what is declared of y, and it; its values only where they are assumed public."""
+        """Return the declared target, and y; y is read only if it is assumed public."""
         if self.regression:
             if self.classes is not None:
-                raise UsageError("classes are not for a number: leave them, or regression, out.")
+                raise UsageError(
+                    "classes and regression=True exclude each other: remove one of them."
+                )
             return self._number(name, labels, self.target_bounds)
         if self.target_bounds is not None:
-            raise UsageError("target_bounds are of a number: say regression=True, or leave it out.")
+            raise UsageError(
+                "target_bounds require regression=True: set it, or remove target_bounds."
+            )
         return self._class(name, y, labels, self.classes)[0], labels
 
     def _get_support_mask(self) -> Any:
@@ -373,26 +378,26 @@ class _PrivateSelector(SelectorMixin, _PrivateChoice):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class PrivateCFS(_PrivateSelector):
-    """Keeps the columns that correlation-based selection chooses from noisy contingency tables.
+    """Selector of columns by CFS-Greedy on noisy contingency tables.
 
-    Guarantee: that of `PrivateFit`; what `transform` returns is not covered.
+    Guarantee: that of `PrivateFit`; the result of `transform` is not covered.
 
     Args:
-        epsilon: Of a whole fit, above 0; all of it is for the choice.
-        delta: Of a whole fit; None takes the largest power of ten below 1/n.
-        k: How many columns are kept; None keeps those of the features that have the largest merit.
-        merits: "tables" or "entropies"; see `features.cfs.CFSGreedy`.
-        bounds: See `PrivateFit`, like `schema`, `assume_public_schema`, `max_categories`,
-            `ledger`, `ledger_budget`, `force` and `random_state`.
-        classes: The declared labels, two or more; None: estimated privately.
-        regression: y is a number and not a class.
-        target_bounds: Declared (low, high) of that number; None: estimated privately.
+        epsilon: Total epsilon of a fit, above 0; all of it is for the selection.
+        delta: Total delta of a fit; None: the largest power of ten below 1/n.
+        k: Number of selected columns; None: the columns of the features with the largest merit.
+        merits: Release for the merits: "tables" or "entropies"; see `features.cfs.CFSGreedy`.
+        bounds: Feature bounds, see `PrivateFit`; the same for `schema`, `assume_public_schema`,
+            `max_categories`, `ledger`, `ledger_budget`, `force` and `random_state`.
+        classes: Declared labels, two or more; None: estimated with DP.
+        regression: Whether y is a number and not a class.
+        target_bounds: Declared (low, high) of a numeric target; None: estimated with DP.
 
     Attributes:
-        support_: Which columns are kept, (columns,) bool.
-        result_: `FitSelection`: what was released, as plain values; the rest as of `PrivateFit`.
+        support_: True for a selected column, (columns,) bool.
+        result_: `FitSelection` with the released values; other attributes see `PrivateFit`.
 
-    Cost: epsilon and delta, each fit; `transform` costs nothing.
+    Cost: epsilon and delta per fit; `transform` costs nothing.
 
     Source: Bao et al., section VIII-B, Algorithm 3; docs/features.md.
     """
@@ -408,18 +413,18 @@ class PrivateCFS(_PrivateSelector):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class PAFS(_PrivateSelector):
-    """Keeps the columns of the set whose privately trained model scored best: PAFS.
+    """Selector of columns by PAFS: the set whose privately trained model scored best.
 
-    Guarantee, Attributes, Cost: as of `PrivateCFS`. Every planned training and score is charged,
-    population times generations of each, and what they scored is in `result_`.
+    Guarantee, Attributes, Cost: same as `PrivateCFS`. All population times generations planned
+    trainings and scores are charged, and the scores are in `result_`.
 
     Args:
-        population: Sets of columns a generation, 2 or more.
-        generations: How many generations, 1 or more.
-        trainer: How a set's linear model is trained: "objective" or "dpsgd"; see
+        population: Number of sets per generation, 2 or more.
+        generations: Number of generations, 1 or more.
+        trainer: Training method of a set's linear model: "objective" or "dpsgd"; see
             `features.trainers.TRAINERS`.
-        bounds: As of `PrivateCFS`, like all that is not named here; what is not declared is
-            estimated privately from the tenth of the records that scores are from.
+        bounds: Feature bounds; this and all other parameters same as for `PrivateCFS`. Undeclared
+            bounds are estimated with DP from the tenth of the records that the scores use.
         device: "auto", "cpu" or "cuda".
 
     Source: Bao et al., section VIII-B, Algorithm 4; docs/features.md.
@@ -441,27 +446,29 @@ class PAFS(_PrivateSelector):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class PrivatePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, _PrivateChoice):
-    """Projects records on principal components of noisy second moments.
+    """Projection of records on principal components of noisy second moments.
 
         z = (x - mean_) scale_ @ components_^T
 
-    x is a record of numbers within its bounds, a missing one in their middle; with other columns
-    among them it is the record as the schema encodes it, in [0, 1]. Mean, scale and components are
-    releases; `scale_` divides by the root of the deviation that the mean tells of, so that no bound
-    decides what counts.
+    x is a record of numbers within its bounds; a missing number is in their middle. If other
+    columns
+    exist, x is the record encoded by the schema, in [0, 1]. Mean, scale and components are
+    released.
+    `scale_` divides by the square root of the standard deviation that the mean implies, so that
+    components do not depend on the width of the bounds.
 
-    Guarantee, Cost: as of `PrivateCFS`. y is ignored.
+    Guarantee, Cost: same as `PrivateCFS`. y is ignored.
 
     Args:
-        epsilon: Of a whole fit, above 0; a tenth of it is for the means.
-        n_components: How many, at most as many as there are columns; None takes d^(2/3) of d.
-        bounds: As of `PrivateCFS`, like all that is not named here.
+        epsilon: Total epsilon of a fit, above 0; a tenth of it is for the means.
+        n_components: Number of components, 1 to the number of columns; None: d^(2/3) of d.
+        bounds: Feature bounds; this and all other parameters same as for `PrivateCFS`.
 
     Attributes:
         components_: Orthonormal directions, (components, d), the first with the largest moment.
-        mean_: (d,), in the data's own units.
-        scale_: What is multiplied with what is centred, (d,), above 0.
-        result_: `FitSelection`: what was released, as plain values; the rest as of `PrivateFit`.
+        mean_: Means, (d,), in the data's units.
+        scale_: Factors of the centred features, (d,), above 0.
+        result_: `FitSelection` with the released values; other attributes see `PrivateFit`.
 
     Source: docs/rules.md, "Sensitivities" (PCA); Dwork et al. 2014, "Analyze Gauss".
     """
@@ -471,10 +478,10 @@ class PrivatePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, _PrivateChoi
     n_components: int | None = None
 
     def fit(self, X: Any, y: Any = None) -> Self:
-        """Find the components.
+        """Compute the components.
 
         Args:
-            X: (records, columns): numbers, truth values or texts, an array or a frame.
+            X: Records, (records, columns): numbers, booleans or strings, an array or a frame.
             y: Ignored.
 
         Raises:
@@ -484,8 +491,8 @@ class PrivatePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, _PrivateChoi
 
         Cost: the budget; with a ledger, reserved there before a record is read.
         """
-        kinds, cells = self._formed(X)
-        # Nothing is predicted: every record has a 0 there.
+        kinds, cells = self._check_form(X)
+        # The engine needs a target column, so it is 0 for every record.
         name = self._target_name(None, cells.shape[1])
         unused = Column(name=name, kind="number", low=0.0, high=1.0)
         chosen, self._table = self._choose(
@@ -507,12 +514,12 @@ class PrivatePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, _PrivateChoi
         return len(self.components_)
 
     def transform(self, X: Any) -> Array:
-        """Return the projections, float64, (records, components).
+        """Project records, float64, (records, components).
 
         Args:
-            X: Records, as in the fit.
+            X: Records, with the columns of the fit.
 
-        Cost: none; but what comes back is as private as X.
+        Cost: none; but the result is as private as X.
         """
         check_is_fitted(self, "components_")
         cells = self._cells(X, reset=False)
@@ -524,17 +531,17 @@ class PrivatePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, _PrivateChoi
         return (rows - self.mean_) * self.scale_ @ self.components_.T
 
     def inverse_transform(self, X: Any) -> Array:
-        """Return the records that projections stand for, float64, (records, columns).
+        """Reconstruct records from their projections, float64, (records, columns).
 
         Args:
             X: Projections, (records, components).
 
         Raises:
-            UsageError: The fit was on other columns than numbers, which no projection gives back.
+            UsageError: The fit had columns other than numbers, which cannot be reconstructed.
         """
         check_is_fitted(self, "components_")
         if not _has_only_numbers(self._table):
             raise UsageError(
-                "The components are of encoded categories or words: only numbers can be given back."
+                "inverse_transform requires a fit on numbers only, without categories or words."
             )
         return np.asarray(X, np.float64) @ self.components_ / self.scale_ + self.mean_

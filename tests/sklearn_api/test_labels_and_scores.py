@@ -219,7 +219,7 @@ def test_fits_of_workers_and_the_refit_are_counted_together(tmp_path: Path):
         subprocess.run([sys.executable, "-c", SCRIPT], stdout=to, stderr=to_errors, check=True)
     (only,) = out.read_text().strip().splitlines()
     assert only.startswith("5 private fits so far")
-    count, together = re.search(r"epsilon ([\d.]+) together, not ([\d.]+)", only).groups()  # type: ignore[union-attr]
+    count, together = re.search(r"epsilon ([\d.]+), not ([\d.]+)", only).groups()  # type: ignore[union-attr]
     assert float(count) == pytest.approx(6 + float(together), abs=0.05)
     assert errors.read_text().count("This score is exact") == 1
 

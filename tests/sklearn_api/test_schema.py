@@ -128,7 +128,7 @@ def test_scikit_learn_keeps_it_as_it_was_given():
         ({"target": "i", "columns": {"agee": {"low": 1, "high": 2}}}, {}, "'agee', which X does"),
         (SCHEMA, {"classes": [0, 1]}, "declared twice"),
         (4, {}, "of type int"),
-        ({"target": "i", "columns": {"i": {"categories": ["a", "b"]}}}, {}, "y holds numbers"),
+        ({"target": "i", "columns": {"i": {"categories": ["a", "b"]}}}, {}, "y contains numbers"),
         (
             {"target": "i", "columns": {"i": {"low": 0, "high": 1}}},
             {},
