@@ -269,7 +269,7 @@ class TestComponents:
         x, _ = frame()
         fitted = pca(bounds=None, n_components=2).fit(x)
         assert np.isfinite(fitted.transform(x)).all()
-        with pytest.raises(UsageError, match="only numbers"):
+        with pytest.raises(UsageError, match="requires a fit on numbers only"):
             fitted.inverse_transform(fitted.transform(x))
 
     def test_do_not_depend_on_y(self):

@@ -1,7 +1,7 @@
-"""An architecture: a frozen, hashable list of layers that knows its shapes and parameter counts.
+"""Neural architectures: an immutable list of layers with shapes and parameter counts.
 
-Shapes and counts are plain arithmetic, so that a plan needs no torch. The output layer,
-Dense(classes) without activation, is always there and always trained.
+Shapes and counts are plain arithmetic, so a plan does not need PyTorch. The output layer,
+Dense(classes) without activation, is implicit and always trained.
 
 Source: Bao et al., Tables XI, XII and XIX to XXXI (layers and parameter counts).
 """
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from torch import nn
 
 MAX_LAYERS = 200
-"""The most layers."""
+"""Maximum number of hidden layers."""
 
 MAX_PARAMETERS = 2**28
-"""The largest network that may be drawn: its weights and their gradients take 2 GiB."""
+"""Maximum number of parameters of a network; weights and gradients take 2 GiB."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +51,7 @@ class Architecture:
             )
 
     def shapes(self, input_shape: Shape) -> list[Shape]:
-        """Return the shape that enters each layer, and last the one that leaves.
+        """Compute the input shape of each layer, and the output shape of the last.
 
         Raises:
             UsageError: A window does not fit, or records are not images.
@@ -76,11 +76,13 @@ class Architecture:
         return trained + fixed, trained
 
     def learning_rate_factor(self) -> float:
-        """Return by how much this architecture's learning rate differs from 128 tanh units'.
+        """Compute the learning rate relative to that of 128 tanh units.
 
         (1, .7, .6) for 1, 2, 3 or more hidden layers; the fourth root of 128 / the widest dense
-        layer; 2 for sigmoids, whose gradients are small. Measured on digits and MNIST, without
-        `Lstm`, which counts as a layer.
+        layer; 2
+        for sigmoids, whose gradients are small. Measured on digits and MNIST without `Lstm`, which
+        counts
+        as a layer.
         """
         hidden = [layer for layer in self.layers if not isinstance(layer, (Pool, Norm))]
         widest = max((layer.units for layer in hidden if isinstance(layer, Dense)), default=128)
@@ -89,19 +91,19 @@ class Architecture:
         return depth * (128 / widest) ** 0.25 * (2.0 if sigmoid else 1.0)
 
     def freeze_first(self, first: int) -> Architecture:
-        """Return the same with its first layers frozen (random weights training).
+        """Freeze the first layers at their random start (random weights training).
 
         Pooling layers have no weights and do not count.
 
         Raises:
-            UsageError: There are not so many.
+            UsageError: Fewer layers than `first`.
         """
         places = [i for i, layer in enumerate(self.layers) if not isinstance(layer, Pool)]
         counted = isinstance(first, int) and not isinstance(first, bool)
         if not (counted and 0 <= first <= len(places)):
             raise UsageError(
-                f"{first!r} frozen layers: expected a whole number, 0 to {len(places)}: the "
-                f"hidden layers with weights of {self.describe()!r}."
+                f"{first!r} frozen layers: expected an integer from 0 to {len(places)}, the number "
+                f"of hidden layers with weights in {self.describe()!r}."
             )
         return self._with({"trainable": False}, places[:first])
 
@@ -134,7 +136,7 @@ class Architecture:
         return self.freeze_first(sum(not isinstance(each, Pool) for each in self.layers[:end]))
 
     def with_activation(self, name: str) -> Architecture:
-        """Return the same with one activation at every layer that has one other than "linear"."""
+        """Replace the activation of every layer whose activation is not "linear"."""
         check_activation(name)
         activations = [getattr(layer, "activation", "linear") for layer in self.layers]
         places = [i for i, each in enumerate(activations) if each != "linear"]
@@ -146,14 +148,16 @@ class Architecture:
         return Architecture(layers=tuple(changed))
 
     def build(self, input_shape: Shape, outputs: int, generator: np.random.Generator | None = None):
-        """Return the network, an `nn.Sequential` from (batch, *input_shape) to (batch, outputs).
+        """Build the network, an `nn.Sequential` from (batch, *input_shape) to (batch, outputs).
 
-        Its initial weights are drawn from the generator; None leaves them uninitialised, for a
-        state that is loaded next. The output layer's are 0 if it sees the input itself: without
-        hidden layers the loss is convex, and a random start would only be noise.
+        The generator draws the initial weights; None leaves them uninitialised, for a state that is
+        loaded
+        next. The output layer starts at 0 if its input includes the record: without hidden layers
+        the loss
+        is convex, and a random start would only add noise.
 
         Raises:
-            UsageError: It does not fit, or has more than `MAX_PARAMETERS`.
+            UsageError: A network that does not fit, or has more than `MAX_PARAMETERS`.
         """
         from torch import nn
 
@@ -183,11 +187,11 @@ class Architecture:
 
     @property
     def _starts_linear(self) -> bool:
-        """Whether the output layer sees the input itself: without hidden layers, or beside them."""
+        """Whether the input of the output layer includes the record itself."""
         return all(getattr(layer, "joined", False) for layer in self.layers)
 
     def describe(self) -> str:
-        """Return one readable line, such as `dense 128 tanh - dense 64 relu (frozen)`."""
+        """Describe the layers in one line, such as `dense 128 tanh - dense 64 relu (frozen)`."""
         return " - ".join(layer.describe() for layer in self.layers) or "linear"
 
     def to_json(self) -> list[dict[str, Any]]:
@@ -196,7 +200,7 @@ class Architecture:
 
     @classmethod
     def from_json(cls, layers: object) -> Architecture:
-        """Read what `to_json` wrote.
+        """Parse the result of `to_json`.
 
         Raises:
             UsageError: Not a list of known layers with known settings.
@@ -225,7 +229,7 @@ def _layer_from_json(settings: object) -> Layer:
     given = {name: value for name, value in settings.items() if name != "kind"}
     needed = {field.name for field in fields(kind) if field.default is MISSING}
     if missing := needed - set(given):
-        raise UsageError(f"Layer {settings['kind']!r} lacks {', '.join(sorted(missing))}: give it.")
+        raise UsageError(f"Layer {settings['kind']!r} lacks {', '.join(sorted(missing))}: add it.")
     if unknown := set(given) - known:
         raise UsageError(
             f"Layer {settings['kind']!r} has no setting {', '.join(sorted(unknown))}: "
@@ -235,11 +239,11 @@ def _layer_from_json(settings: object) -> Layer:
 
 
 def _initialise(module: nn.Module, activation: str, generator: np.random.Generator) -> None:
-    """Draw weights N(0, gain^2 / inputs): gain 1, sqrt(2) before ReLU, 4 before a sigmoid.
+    """Draw weights from N(0, gain^2 / inputs): gain 1, sqrt(2) before ReLU, 4 before a sigmoid.
 
     A sigmoid has slope 1/4 at 0, so a gain of 4 keeps a deep stack from collapsing to a constant.
-    The bias starts at 0, but that of an LSTM's forget gate at 1, so that it remembers (Gers et al.
-    2000). A norm starts as it is made.
+    Biases start at 0, except that of an LSTM's forget gate, which starts at 1 (Gers et al. 2000).
+    Normalisation layers keep their default start.
     """
     import numpy as np
     import torch

@@ -1,4 +1,4 @@
-"""A candidate: an architecture, its front end, and what it changes in the recipe."""
+"""Candidates of a search: an architecture, its front end (preprocessing), and hyperparameters."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ SETTINGS = (
     "learning_rate", "learning_rate_scale", "learning_rate_growth", "learning_rate_most", "steps",
     "steps_scale", "batch_share", "average", "clip_norm", "momentum",
 )  # fmt: skip
-"""Genes that change the recipe; `training.settings` says how."""
+"""Hyperparameter genes of the training configuration (recipe); `training.settings` applies them."""
 
 PRIVACY_SETTINGS = ("steps", "steps_scale", "batch_share", "clip_norm")
-"""The settings that a price may depend on."""
+"""Settings that can change the privacy cost."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """What one trial trains: an architecture and what it changes in the recipe.
+    """Configuration of one trial: an architecture and hyperparameters.
 
     Args:
-        architecture: The network without its output layer.
-        settings: Pairs (name, value) with names from `SETTINGS`; and "recipe", where a plan has
+        architecture: Network without its output layer.
+        settings: Pairs (name, value) with names from `SETTINGS`, and "recipe" if a plan has
             several.
-        front_end: What is done to a record before the network sees it.
+        front_end: Preprocessing (feature extractor) of a record before the network.
     """
 
     architecture: Architecture
@@ -43,15 +43,15 @@ class Candidate:
     front_end: FrontEnd = Raw()  # noqa: RUF009 - a frozen value
 
     def parameters(self, shape: Shape, outputs: int) -> tuple[int, int]:
-        """Return the number of (all, trainable) parameters on records of this shape."""
+        """Return the number of (all, trainable) parameters for records of this shape."""
         return self.architecture.parameters(self.front_end.output_shape(shape), outputs)
 
     def build(self, shape: Shape, outputs: int, generator: np.random.Generator | None = None):
-        """Return the network behind the front end; see `Architecture.build`."""
+        """Build the network for the front end's output; see `Architecture.build`."""
         return self.architecture.build(self.front_end.output_shape(shape), outputs, generator)
 
     def learning_rate_factor(self) -> float:
-        """Return by how much its learning rate differs from that of 128 tanh units."""
+        """Compute the learning rate relative to that of 128 tanh units."""
         return self.architecture.learning_rate_factor()
 
     def to_json(self) -> dict[str, Any]:
@@ -64,7 +64,7 @@ class Candidate:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Candidate:
-        """Read what `to_json` wrote."""
+        """Parse the result of `to_json`."""
         settings = values.get("settings", {})
         return cls(
             architecture=Architecture.from_json(values.get("layers")),
@@ -73,26 +73,26 @@ class Candidate:
         )
 
     def describe(self) -> str:
-        """Return one readable line."""
+        """Describe the candidate in one line."""
         shown = [(name, value) for name, value in self.settings if name in SETTINGS]
         changes = ", ".join(f"{name} {value:g}" for name, value in shown)
         return self.describe_network() + (f"; {changes}" if changes else "")
 
     def describe_network(self) -> str:
-        """Return the front end, if there is one, and the layers."""
+        """Describe the front end, if any, and the layers."""
         behind = "" if isinstance(self.front_end, Raw) else f"{self.front_end.text} - "
         return behind + self.architecture.describe()
 
 
 def read_candidate(given: str | Path | Mapping[str, Any] | Candidate) -> Candidate:
-    """Return one network with its front end, from a file or from plain values.
+    """Read one network with its front end, from a file or from plain values.
 
     Args:
-        given: A TOML path with `[[layers]]` and, optionally, `front_end`; a dictionary of the same
-            form; or a candidate.
+        given: TOML path with `[[layers]]` and, optionally, `front_end`; a dictionary of the same
+            structure; or a candidate.
 
     Raises:
-        UsageError: No such file, no TOML, or a layer or name that is not known.
+        UsageError: A missing or invalid file, or an unknown layer or name.
     """
     if isinstance(given, Candidate):
         return given
@@ -113,8 +113,8 @@ def _read_candidate(values: Mapping[str, Any], folder: Path | None) -> Candidate
         raise UsageError(f"has no layers: expected {EXPECTED_FILE}, or layers = [] for none.")
     if unknown := sorted(set(values) - {"layers", "front_end", "settings", "name"}):
         raise UsageError(
-            f"has {', '.join(unknown)} beside its layers: expected layers and, if need be, "
-            "front_end, settings and name."
+            f"has unknown keys {', '.join(unknown)}: expected layers and, optionally, front_end, "
+            "settings and name."
         )
     front = resolve_front_end_text(values.get("front_end", "raw"), folder)
     return Candidate.from_json({**values, "front_end": front})

@@ -1,14 +1,14 @@
-"""The work of a private training step, and the time that a plan expects for it.
+"""Number of operations of a private training step, and a prediction of its time for plans.
 
-For a record, by layer, a multiplication and an addition being two operations:
+Operations per record and layer; a multiplication and an addition are two operations:
 
     forward                     2 m          m: multiplications, parameters times positions
-    gradient of the inputs      2 m          not below the first layer that is trained
-    sum of bounded gradients    2 m          of trained layers
+    gradient of the inputs      2 m          not before the first trained layer
+    sum of clipped gradients    2 m          trained layers only
     norms                       the lesser of 2 L^2 (inputs + outputs) and 4 parameters, L > 1
-                                positions; inputs + outputs of a layer with one
+                                positions; inputs + outputs for a layer with one position
 
-Source: Bu et al. 2022 (the two forms of a norm); the rest is counted.
+Source: Bu et al. 2022 (both formulas of a norm); the other counts follow from the definitions.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from pasearch.spaces.layers import Conv, Dense, Layer, Lstm, Pool, Shape
 
 @dataclass(frozen=True, slots=True)
 class StepTimes:
-    """What a plan reckons with, in seconds.
+    """Times of a training step's parts, in seconds.
 
     Args:
-        layer: Of a step, for each layer with weights.
-        trained: Of a step, for each trained number: for its noise.
-        operation: Of a record, for each operation.
-        number: Of a record, for each number that is given or made.
+        layer: Time per step and layer with weights.
+        trained: Time per step and trained parameter, for its noise.
+        operation: Time per record and operation.
+        number: Time per record and number that is read or written.
     """
 
     layer: float
@@ -38,44 +38,49 @@ class StepTimes:
     number: float
 
     def seconds(self, work: StepWork, batch: float, share: float = 1.0) -> float:
-        """Return those of a step, of whose records so large a share of the time counts."""
+        """Predict the time of a step, seconds; `share` scales the time of the records."""
         of_record = work.operations * self.operation + work.numbers * self.number
         return work.layers * self.layer + work.trained * self.trained + batch * share * of_record
 
 
 EAGER_STEP_TIMES = StepTimes(layer=8e-4, trained=1e-8, operation=8e-12, number=1.9e-9)
 LINEAR_BACKEND_STEP_TIMES = StepTimes(layer=1e-4, trained=5e-9, operation=1.1e-11, number=7.5e-10)
-"""Fitted to steps of the default recipe on made-up records: torch's on two cores of an AMD EPYC,
-those of the linear backend on one core, of it and of an Intel Xeon."""
+"""Times fitted to steps of the default recipe on synthetic records: PyTorch on two cores of an AMD
+EPYC, the linear backend on one core of it and of an Intel Xeon.
+"""
 
 MIN_SAVED_SECONDS = 1.0
-"""Seconds that a training must save for compiled code to be loaded: that takes half a second a
-process, and some seconds where it has to be compiled."""
+"""Minimum saving of a training, seconds, to load compiled code: loading takes half a second per
+process, and compilation some seconds.
+"""
 
 MIN_SHARED_NUMBERS = 2**20  # numbers of a batch from which the linear backend uses both cores
 SHARED_TIME = 0.6  # fraction of the time on one core that the records of such a batch take on two
 
 WINDOW_PASSES = 4
-"""How often a convolution's step goes through all that its windows hold."""
+"""Number of passes of a convolution's step over the contents of its windows."""
 
 GATE_PASSES = 24
-"""How many numbers of each unit an LSTM goes through in each step of a sequence."""
+"""Number of values per LSTM unit that are read or written in each step of a sequence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepWork:
-    """The work of one step, apart from what the machine can do.
+    """Operations of one step, independent of the machine.
 
     Args:
-        operations: Of a record.
-        plain: The same without privacy: no norms.
+        operations: Operations per record.
+        plain: Operations per record without privacy: no norms.
         held: Numbers of a record.
-        numbers: Those, and the outputs of its layers; of a convolution also what its windows hold,
-            `WINDOWS` times, and of an LSTM its gates', `GATES` a unit and step.
-        layers: With weights.
-        parameters: All of the network.
-        trained: Those that are trained.
-        is_linear: Whether only one linear layer is trained: `training.linear_backend` may do it.
+        numbers: Numbers of a record and of the layers' outputs; for a convolution also the contents
+            of
+            its windows, `WINDOW_PASSES` times, and for an LSTM `GATE_PASSES` per unit and step.
+        layers: Number of layers with weights.
+        parameters: Number of parameters of the network.
+        trained: Number of trained parameters.
+        is_linear: Whether only one linear layer is trained, so that `training.linear_backend` can
+            be
+            used.
     """
 
     operations: float
@@ -89,12 +94,12 @@ class StepWork:
 
 
 def estimate_seconds(work: StepWork, batch: float, steps: int) -> float:
-    """Return about how long a training takes, from public numbers: for a plan, before any clock.
+    """Predict the time of a training, seconds, from public numbers.
 
     Args:
-        work: Of the network.
-        batch: Records of a step.
-        steps: Of the training: the linear backend is used for many.
+        work: Operations of a step of the network.
+        batch: Records per step.
+        steps: Number of steps; the linear backend is used if there are enough.
     """
     by_torch = steps * EAGER_STEP_TIMES.seconds(work, batch)
     share = SHARED_TIME if batch * work.held >= MIN_SHARED_NUMBERS else 1.0
@@ -103,7 +108,7 @@ def estimate_seconds(work: StepWork, batch: float, steps: int) -> float:
 
 
 def measure_step_work(architecture: Architecture, shape: Shape, outputs: int) -> StepWork:
-    """Return the work of a step of this network on records of this shape."""
+    """Count the operations of a step of this network on records of this shape."""
     shapes = architecture.shapes(shape)
     layers = (*architecture.layers, Dense(units=outputs))
     operations, plain, numbers, weighted = 0.0, 0.0, math.prod(shape), 0
@@ -136,7 +141,7 @@ def measure_step_work(architecture: Architecture, shape: Shape, outputs: int) ->
 
 
 def _runs_once_per_training(layer: Layer) -> bool:
-    """Whether a layer before all trained ones is gone through once a training: see `watched`."""
+    """Whether a layer before all trained ones runs once per training (cached activations)."""
     if isinstance(layer, Conv):
         return not (layer.trainable or layer.weight_standardised)
     if isinstance(layer, Dense):
@@ -145,13 +150,13 @@ def _runs_once_per_training(layer: Layer) -> bool:
 
 
 def count_positions(layer: Layer, shape: Shape) -> int:
-    """Return at how many places of a record a layer's weights are used."""
+    """Count the positions of a record at which a layer's weights are used."""
     if isinstance(layer, Lstm):
         return shape[0]
     return math.prod(layer.output_shape(shape)[1:]) if isinstance(layer, Conv) else 1
 
 
 def count_norm_operations(count: int, places: int) -> float:
-    """Return the operations of one record's norm, of a layer of so many weights."""
+    """Count the operations of one record's gradient norm, for a layer with `count` weights."""
     wide = 2.0 * math.sqrt(count)  # inputs and outputs together, at least
     return 2.0 * wide if places == 1 else min(2.0 * places**2 * wide, 4.0 * count)

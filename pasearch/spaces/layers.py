@@ -1,6 +1,6 @@
-"""The layers of a network: one frozen class each, which knows its shapes, counts, module and words.
+"""The layers of a network: one immutable class each, with shapes, counts, module and description.
 
-`output_shape` and `parameters` are plain arithmetic, so that a plan needs no torch.
+`output_shape` and `parameters` are plain arithmetic, so a plan does not need PyTorch.
 
 Source: Bao et al., Tables XI, XII and XIX to XXXI (layers and parameter counts).
 """
@@ -20,14 +20,15 @@ if TYPE_CHECKING:
 Shape = tuple[int, ...]
 
 OMITTED_BY_DEFAULT = {"unless_changed": True}
-"""Marks a field that is younger than stored results: its default is not written, so that an old
-architecture is the same JSON as ever."""
+"""Metadata of a field added after results were stored: its default is not written, so that the JSON
+of an old architecture is unchanged.
+"""
 
 ACTIVATIONS = ("linear", "relu", "sigmoid", "tanh", "tempered_sigmoid")
 
 
 def activation_module(name: str) -> nn.Module:
-    """Return the activation called `name`; `tempered_sigmoid:s,T,o` sets its parameters."""
+    """Make the activation `name`; `tempered_sigmoid:s,T,o` sets its parameters."""
     from torch import nn
 
     from pasearch.spaces.modules import TemperedSigmoid
@@ -59,7 +60,7 @@ def _parse_three_numbers(arguments: str) -> tuple[float, ...]:
 
 
 def check_activation(name: object) -> None:
-    """Refuse an activation that `activation_module` does not know."""
+    """Raise UsageError for an activation that `activation_module` does not support."""
     kind, colon, arguments = name.partition(":") if isinstance(name, str) else ("", "", "")
     if kind not in ACTIVATIONS or (colon and kind != "tempered_sigmoid"):
         raise UsageError(_unknown_activation(name))
@@ -68,18 +69,18 @@ def check_activation(name: object) -> None:
 
 
 MAX_LAYER_SIZE = 2**20
-"""The most of anything in a layer: neurons, filters, pixels."""
+"""Maximum number of neurons, filters or pixels of a layer."""
 
 
 def _check_sizes(layer: object, **numbers: object) -> None:
     for name, value in numbers.items():
         if isinstance(value, bool) or not isinstance(value, int) or not value > 0:
             raise UsageError(
-                f"{type(layer).__name__}: {name} is {value!r}: expected a whole number above 0."
+                f"{type(layer).__name__}: {name} is {value!r}: expected an integer above 0."
             )
         if not value <= MAX_LAYER_SIZE:
             raise UsageError(
-                f"{type(layer).__name__}: {name} is above {MAX_LAYER_SIZE:,}: take less."
+                f"{type(layer).__name__}: {name} is {value:,}: expected at most {MAX_LAYER_SIZE:,}."
             )
 
 
@@ -90,16 +91,16 @@ def _check_flag(layer: object, name: str, value: object) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dense:
-    """A fully connected layer; an input with more than one axis is flattened first.
+    """Fully connected layer; an input with more than one axis is flattened first.
 
     Args:
         units: Number of neurons.
-        activation: One of `ACTIVATIONS`.
-        trainable: False freezes it at its random start (random weights training, RWT).
-        dropout: Rate of the dropout behind it, in [0, 1).
-        joined: Whether its input goes on beside its output, so that the next layer sees both. In
-            front of the output layer this is a linear model and a network in one ("wide and deep",
-            Cheng et al. 2016).
+        activation: Activation, one of `ACTIVATIONS`.
+        trainable: False freezes the layer at its random start (random weights training, RWT).
+        dropout: Rate of the dropout after it, in [0, 1).
+        joined: Whether its input is concatenated with its output for the next layer. Before the
+            output
+            layer this is a linear model and a network in one ("wide and deep", Cheng et al. 2016).
     """
 
     kind: ClassVar[str] = "dense"
@@ -118,7 +119,7 @@ class Dense:
             raise UsageError(f"Dense: dropout is {self.dropout!r}: expected a rate in [0, 1).")
 
     def output_shape(self, shape: Shape) -> Shape:
-        """Return (units,); joined, (inputs + units,)."""
+        """Return (units,), or (inputs + units,) if `joined`."""
         return (self.units + math.prod(shape) * self.joined,)
 
     def parameters(self, shape: Shape) -> int:
@@ -133,14 +134,14 @@ class Dense:
 
         flatten = [nn.Flatten()] if len(shape) > 1 else []
         drop = [KeyedDropout(self.dropout)] if self.dropout else []
-        # Torch's own start would draw from its global generator.
+        # PyTorch's default start would draw from its global generator.
         linear = nn.utils.skip_init(nn.Linear, math.prod(shape), self.units)
         layers = [linear, activation_module(self.activation), *drop]
         return [*flatten, *([SkipConcat(*layers)] if self.joined else layers)]
 
     def describe(self) -> str:
-        """Return the layer in words, such as `dense 128 tanh`."""
-        beside = " beside its input" if self.joined else ""
+        """Describe the layer, such as `dense 128 tanh`."""
+        beside = " with its input" if self.joined else ""
         return f"dense {self.units} {self.activation}{beside}{_frozen_suffix(self.trainable)}"
 
 
@@ -186,7 +187,7 @@ class Conv:
                 f"Conv: padding is {self.padding!r}: expected 'valid', 'same' or pixels."
             )
         if self.padding == "same" and self.stride != 1:
-            raise UsageError("Conv: padding 'same' goes with stride 1 only.")
+            raise UsageError(f"Conv: padding 'same' requires stride 1, not {self.stride}.")
 
     def output_shape(self, shape: Shape) -> Shape:
         """Return (filters, height, width) of the output."""
@@ -198,8 +199,8 @@ class Conv:
             )
         if self.weight_standardised and channels // self.groups * self.kernel**2 == 1:
             raise UsageError(
-                "Conv: a filter of one weight, less its mean, is 0: take weight_standardised = "
-                "false, or a larger kernel."
+                "Conv: weight_standardised requires filters of more than one weight: set it to "
+                "false, or use a larger kernel."
             )
         if self.padding == "same":
             return (self.filters, *sides)
@@ -228,7 +229,7 @@ class Conv:
         return [convolution, activation_module(self.activation)]
 
     def describe(self) -> str:
-        """Return the layer in words, such as `conv 16 of 5x5 relu`."""
+        """Describe the layer, such as `conv 16 of 5x5 relu`."""
         how, side = "weight-standardised " * self.weight_standardised, self.kernel
         what = f"{how}conv {self.filters} of {side}x{side} {self.activation}"
         return what + _frozen_suffix(self.trainable)
@@ -273,20 +274,20 @@ class Pool:
         return [pool(self.size, self.stride)]
 
     def describe(self) -> str:
-        """Return the layer in words, such as `max pool 2`."""
+        """Describe the layer, such as `max pool 2`."""
         stride = "" if self.stride is None else f" stride {self.stride}"
         return f"{'average' if self.average else 'max'} pool {self.size}{stride}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Norm:
-    """Group normalisation: every record on its own, each group of channels to mean 0, variance 1.
+    """Group normalisation of each record: every group of channels gets mean 0 and variance 1.
 
-    In front of its activation stands a `Conv` or `Dense` with the activation "linear".
+    The `Conv` or `Dense` layer before it should have the activation "linear".
 
     Args:
-        groups: Number of groups, which the channels (of a vector: its numbers) divide into.
-        activation: One of `ACTIVATIONS`, behind it.
+        groups: Number of groups; a divisor of the number of channels (for a vector, of its length).
+        activation: Activation after it, one of `ACTIVATIONS`.
         trainable: False freezes the weights at 1 and the biases at 0.
 
     Source: Wu and He 2018.
@@ -303,7 +304,7 @@ class Norm:
         _check_flag(self, "trainable", self.trainable)
 
     def output_shape(self, shape: Shape) -> Shape:
-        """Return the shape as it is, an image's channel included."""
+        """Return the input shape, with an image's channel axis."""
         same = shape if len(shape) == 1 else _as_image_shape(self, shape)
         if same[0] % self.groups:
             raise UsageError(
@@ -312,7 +313,7 @@ class Norm:
             )
         if math.prod(same) == self.groups:
             raise UsageError(
-                f"Norm: groups of one number each are all 0, normalised. Take fewer than "
+                f"Norm: groups of one number each are normalised to 0. Use fewer than "
                 f"{self.groups} groups."
             )
         return same
@@ -329,20 +330,20 @@ class Norm:
         return [norm, activation_module(self.activation)]
 
     def describe(self) -> str:
-        """Return the layer in words, such as `group norm 4 relu`."""
+        """Describe the layer, such as `group norm 4 relu`."""
         return f"group norm {self.groups} {self.activation}{_frozen_suffix(self.trainable)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lstm:
-    """A long short-term memory over the rows of a record, to its last state.
+    """Long short-term memory over the rows of a record; the output is its last state.
 
     A row is a step: of (steps, inputs), or of all channels of (channels, height, width).
 
     Args:
-        units: Numbers in the state.
-        biases: Biases a gate: 1, or 2 as torch's LSTM has.
-        trainable: False freezes it at its random start.
+        units: Number of values in the state.
+        biases: Number of biases per gate: 1, or 2 as in PyTorch's LSTM.
+        trainable: False freezes the layer at its random start.
 
     Source: Hochreiter and Schmidhuber 1997; Bao et al., Tables XXVII and XXVIII (one bias).
     """
@@ -386,7 +387,7 @@ class Lstm:
         return math.prod(shape) // shape[-2]
 
     def describe(self) -> str:
-        """Return the layer in words, such as `lstm 32`."""
+        """Describe the layer, such as `lstm 32`."""
         biases = " two biases" if self.biases == 2 else ""
         return f"lstm {self.units}{biases}{_frozen_suffix(self.trainable)}"
 
@@ -405,7 +406,7 @@ def _as_image_shape(layer: object, shape: Shape) -> Shape:
     if len(image) != 3:
         raise UsageError(
             f"{type(layer).__name__} needs images, (height, width) or (channels, height, width) "
-            f"a record; these records have shape {shape}. Take a space of family 'fcn'."
+            f"a record; these records have shape {shape}. Use a space of family 'fcn'."
         )
     return image
 
@@ -415,6 +416,6 @@ def _count_positions(layer: object, side: int, reach: int, stride: int) -> int:
     if not positions > 0:
         raise UsageError(
             f"{type(layer).__name__}: a window of {reach} pixels does not fit into a side of "
-            f"{side}. Take fewer blocks, smaller kernels, or a space of family 'fcn'."
+            f"{side}. Use fewer blocks, smaller kernels, or a space of family 'fcn'."
         )
     return positions

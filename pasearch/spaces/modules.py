@@ -1,4 +1,4 @@
-"""Modules torch lacks, whose randomness must be keyed, or that map a pair where one tensor is due.
+"""PyTorch modules for layers that PyTorch lacks, and layers with keyed randomness.
 
 Tempered sigmoid (Papernot et al. 2020, arXiv 2007.14191):  phi(x) = s / (1 + exp(-T x)) - o.
 Tanh is the case (s, T, o) = (2, 2, 1).
@@ -16,15 +16,15 @@ from torch.nn import functional
 from pasearch.errors import UsageError
 
 Uniform = Callable[[torch.Size, int, int, int, torch.device], torch.Tensor]
-"""Uniform float32 in [0, 1) by shape, key, step, draw and device."""
+"""Function from shape, key, step, draw and device to uniform float32 in [0, 1)."""
 
 
 class Rescale(nn.Module):
-    """Clamp every value to its declared bounds and map them to [0, 1].
+    """Map from declared bounds to [0, 1]; values outside are clamped.
 
     Args:
-        low: The declared lower bound, in the data's own units.
-        high: The declared upper bound.
+        low: Declared lower bound, in the data's units.
+        high: Declared upper bound, in the data's units.
 
     Source: docs/rules.md, rule 13: the bounds are declared, never read from the records.
     """
@@ -34,9 +34,9 @@ class Rescale(nn.Module):
         self.low, self.high = low, high
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return x, any shape and number type, as float32 in [0, 1].
+        """Rescale x, any shape and number type, to float32 in [0, 1].
 
-        In float64 until the end, as in training: bounds may be narrow and far from 0.
+        It computes in float64, as in training: bounds can be narrow and far from 0.
         """
         inside = x.double().clamp(self.low, self.high)
         return ((inside - self.low) / (self.high - self.low)).float()
@@ -47,16 +47,17 @@ class Rescale(nn.Module):
 
 
 def sigmoid(x: torch.Tensor) -> torch.Tensor:
-    """Return 1 / (1 + exp(-x)), by tanh.
+    """Compute 1 / (1 + exp(-x)) by tanh.
 
-    Torch's own takes the last numbers of a tensor, and of each thread's share, by another function
-    than the others, with other roundings: what becomes of a record would depend on its place.
+    PyTorch's sigmoid uses another function, with other rounding, for the last numbers of a tensor
+    and
+    of each thread's part. A record's result would then depend on its index.
     """
     return torch.tanh(0.5 * x) * 0.5 + 0.5
 
 
 def sigmoid_(x: torch.Tensor) -> torch.Tensor:
-    """Do the same in place."""
+    """Compute the sigmoid in place."""
     return x.mul_(0.5).tanh_().mul_(0.5).add_(0.5)
 
 
@@ -79,15 +80,15 @@ class TemperedSigmoid(nn.Module):
 
 
 class KeyedDropout(nn.Module):
-    """Dropout whose masks come from a key the trainer gives before every step.
+    """Dropout with masks from a key that the trainer sets before every step.
 
-    Guarantee: the same key and input give the same mask, whatever else drew random numbers.
+    Guarantee: the same key and input give the same mask, independently of other random draws.
     """
 
     def __init__(self, rate: float):
         super().__init__()
         if not 0.0 <= rate < 1.0:
-            raise UsageError(f"The rate of dropout is {rate!r}: expected one in [0, 1).")
+            raise UsageError(f"The dropout rate is {rate!r}: expected a number in [0, 1).")
         self.rate = rate
         self.reseed(0)
 
@@ -95,8 +96,8 @@ class KeyedDropout(nn.Module):
         """Start the masks of one step.
 
         Args:
-            seed64: 64 bits of its key.
-            number: Number of the step among those that share the key, for `uniform` alone.
+            seed64: 64-bit key of the step.
+            number: Index of the step among those with the same key; used by `uniform` only.
             uniform: Generator of the GPU kernels (`gpu.kernels.uniform`); None: PyTorch's or
                 numpy's.
         """
@@ -107,20 +108,20 @@ class KeyedDropout(nn.Module):
         return self.apply_mask(x, self.draw_mask(x))
 
     def draw_mask(self, x: torch.Tensor) -> torch.Tensor | None:
-        """Return which elements are kept, bool, by the next mask of this step; None: all are."""
+        """Draw the next mask of this step, True for a kept element; None if all are kept."""
         if not self.training or not self.rate:
             return None
         self._draws += 1
         return self._uniform(x) >= self.rate
 
     def apply_mask(self, x: torch.Tensor, kept: torch.Tensor | None) -> torch.Tensor:
-        """Return x, or its gradient, with 0 for what is not kept, and the others rescaled."""
+        """Zero the masked elements of x, or of its gradient, and rescale the others."""
         return x if kept is None else x * kept / (1.0 - self.rate)
 
     def _uniform(self, x: torch.Tensor) -> torch.Tensor:
-        """Return float32 in [0, 1), of the form of x: from Philox, on the CPU numpy's.
+        """Draw float32 in [0, 1), of the shape of x: on the CPU from numpy's Philox.
 
-        Torch's generator on the CPU keeps 32 bits of a seed, so two steps would share masks.
+        PyTorch's CPU generator uses only 32 bits of a seed, so two steps would share masks.
         """
         if self._kernel is not None:
             return self._kernel(x.shape, self.seed, self._number, self._draws - 1, x.device)
@@ -138,20 +139,20 @@ class KeyedDropout(nn.Module):
 
 
 class SkipConcat(nn.Sequential):
-    """Layers whose input goes on beside their output: (batch, inputs) to (batch, inputs + outputs).
+    """Layers whose input is concatenated with their output: inputs + outputs columns.
 
     Source: Cheng et al. 2016 ("wide and deep"); Huang et al. 2017 (dense connections).
     """
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        """Return the input, and behind it what the layers make of it."""
+        """Concatenate the input with the layers' output."""
         return torch.cat((input, super().forward(input)), dim=1)
 
 
 class RowSequence(nn.Module):
     """Images as sequences of their rows: (batch, channels, height, width) to (batch, height, ...).
 
-    A step holds the row of every channel, one behind the other.
+    A step concatenates the rows of all channels.
     """
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -160,16 +161,16 @@ class RowSequence(nn.Module):
 
 
 class Lstm(nn.Module):
-    """A long short-term memory: the steps of a record, one after another, to its last state.
+    """Long short-term memory over the steps of a record; the output is its last state.
 
-        z_t = W [x_t, h_(t-1)] + b (+ b')          i, f, g, o: the quarters of z_t, as in torch
+        z_t = W [x_t, h_(t-1)] + b (+ b')          i, f, g, o: the quarters of z_t, as in PyTorch
         c_t = sigmoid(f) c_(t-1) + sigmoid(i) tanh(g),       h_t = sigmoid(o) tanh(c_t)
 
     Args:
-        inputs: Numbers in one step.
-        units: Numbers in the state, which starts at 0.
-        biases: 1, or 2 as in torch. The sum of two is one bias, which is trained at twice the rate.
-        device: Where the parameters are.
+        inputs: Number of values in one step.
+        units: Number of values in the state, which starts at 0.
+        biases: Number of biases, 1 or 2. The sum of two is one bias, trained at twice the rate.
+        device: Device of the parameters.
 
     Source: Hochreiter and Schmidhuber 1997, with the forget gate of Gers et al. 2000.
     """
@@ -188,7 +189,7 @@ class Lstm(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw a start as torch's LSTM does, from torch's global generator."""
+        """Draw the initial weights as PyTorch's LSTM does, from its global generator."""
         bound = self.units**-0.5
         for parameter in self.parameters(recurse=False):
             nn.init.uniform_(parameter, -bound, bound)
@@ -199,7 +200,7 @@ class Lstm(nn.Module):
         return self.states(self.projected(x))[:, -1]
 
     def check(self, x: torch.Tensor) -> None:
-        """Refuse what is no batch of sequences."""
+        """Raise UsageError for an input that is not a batch of sequences."""
         if x.ndim != 3:
             raise UsageError(
                 f"Layer {self} saw a tensor of shape {tuple(x.shape)}: expected (batch, steps, "
@@ -208,16 +209,16 @@ class Lstm(nn.Module):
 
     @property
     def recurrent(self) -> torch.Tensor:
-        """What h_(t-1) is multiplied by, (units, 4 units)."""
+        """Recurrent weights of h_(t-1), (units, 4 units)."""
         return self.weight[:, self.inputs :].T
 
     def projected(self, x: torch.Tensor) -> torch.Tensor:
-        """Return what the inputs and the biases add to z_t, for all steps: (batch, steps, 4u)."""
+        """Compute the part of z_t from inputs and biases, (batch, steps, 4u)."""
         bias = self.bias if self.second_bias is None else self.bias + self.second_bias
         return functional.linear(x, self.weight[:, : self.inputs], bias)
 
     def states(self, projected: torch.Tensor) -> torch.Tensor:
-        """Return h_1 ... h_T, (batch, steps, units), from what `projected` returned.
+        """Compute h_1 ... h_T, (batch, steps, units), from the projected inputs.
 
         The gradient with respect to `projected` is that of z_t, all later steps included.
         """
@@ -237,12 +238,12 @@ class Lstm(nn.Module):
 
 
 class WeightStandardisedConv2d(nn.Conv2d):
-    """A convolution whose every filter w, of I weights, is standardised before it is used.
+    """Convolution with standardised filters w, of I weights each.
 
-        v = w - mean(w),        the filter in use: v / sqrt(I (mean(v^2) + eps))
+        v = w - mean(w),        used filter: v / sqrt(I (mean(v^2) + eps))
 
-    That is Qiao et al.'s, divided by sqrt(I), so that outputs have the scale of the inputs; behind
-    a group norm, as they use it, the two are the same network but for the bias.
+    This is Qiao et al.'s filter divided by sqrt(I), so that outputs have the scale of the inputs.
+    Before a group norm, as they use it, both networks are equal except for the bias.
 
     Source: Qiao et al. 2019, equation 6; Brock et al. 2021 (the scale).
     """
@@ -250,7 +251,7 @@ class WeightStandardisedConv2d(nn.Conv2d):
     eps = 1e-5
 
     def centred(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return v, like the weight, and what it is divided by, one number a filter."""
+        """Return v, shaped like the weight, and the divisor of each filter."""
         centred = self.weight - self.weight.mean(dim=(1, 2, 3), keepdim=True)
         squares = centred.square().sum(dim=(1, 2, 3), keepdim=True)
         return centred, (squares + self.eps * self.weight[0].numel()).sqrt()

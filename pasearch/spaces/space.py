@@ -1,10 +1,11 @@
-"""A search space: a list of genes, each with its possible values, and how genes become a network.
+"""A search space: a list of genes, each with its possible values.
 
-    genotype = one index a gene   ->   Candidate = Architecture + learning rate and steps
+    genotype = one index per gene  ->  Candidate = Architecture + hyperparameters
 
-A candidate is drawn gene by gene, uniformly: that is the law fixed before data is read, on which
-repeat-and-select rests. Two genotypes may mean one candidate (the units of a layer that is not
-there say nothing); memoisation compares candidates, never genotypes.
+Each gene of a candidate is drawn uniformly and independently. Repeat-and-select requires this
+fixed,
+data-independent distribution. Two genotypes can give one candidate (for example, the units of an
+absent layer have no effect); memoisation compares candidates, never genotypes.
 
 Source: Bao et al., section VIII-A (a dictionary of choices), Table XI (FCN), Table XII (CNN);
 the trainable flags are those of section IX-A (random weights training).
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
 
 
 def _make_fcn_layers(genes: Mapping[str, Any]) -> tuple[Layer, ...]:
-    """Table XI: `layers` dense layers, each with its own width and activation; 0 is linear."""
+    """Make the layers of Table XI: `layers` dense layers; 0 layers is a linear model."""
     return tuple(
         Dense(
             units=genes[f"units_{i}"],
@@ -57,9 +58,11 @@ def _make_fcn_layers(genes: Mapping[str, Any]) -> tuple[Layer, ...]:
 
 
 def _make_cnn_layers(genes: Mapping[str, Any]) -> tuple[Layer, ...]:
-    """Table XII: pool 2, then blocks of i * filters filters, 5x5 valid first and 3x3 same after.
+    """Make the layers of Table XII: pool 2, blocks of i * filters filters, one dense layer.
 
-    A pooling layer stands between two blocks, none behind the last; then one dense layer.
+    The first block has 5x5 filters and no padding, later ones 3x3 filters and padding "same". A
+    pooling
+    layer is between two blocks, but not after the last.
     """
     layers: list[Layer] = [Pool(size=2)]
     for i in range(1, genes["blocks"] + 1):
@@ -185,22 +188,22 @@ BUILT_IN_SPACES: dict[str, dict[str, Any]] = {
 Genotype = tuple[int, ...]
 
 MAX_STEP_COUNTS = 16
-"""How many different numbers of steps a space may have: each is priced on its own."""
+"""Maximum number of different step counts of a space: each has a separate privacy cost."""
 
 MAX_SCALE = 1e6
-"""The largest learning rate, and the largest factor: products of them stay finite."""
+"""Maximum learning rate or factor: products of them stay finite."""
 
 SHAPE_GENES = ("front_end", "layers", "blocks", "filters", "units")
-"""How the genes begin that change a network's shape."""
+"""Prefixes of the genes that change a network's shape."""
 
 MAX_COMBINATIONS = 20_000
-"""How many shapes, and how many settings, a space may have: a plan looks at each."""
+"""Maximum number of shapes, and of settings, of a space: a plan enumerates them."""
 
 MAX_ENTRIES = 1000
-"""The most candidates of a portfolio."""
+"""Maximum number of candidates of a portfolio."""
 
 RANGE_POINTS = 1025
-"""How finely a continuous range is divided: a range is a choice among that many values."""
+"""Number of values of a continuous range, which becomes a choice."""
 
 
 DEPTH_GENES = ("layers", "blocks")
@@ -208,7 +211,7 @@ DEPTH_GENES = ("layers", "blocks")
 
 
 class Space(ABC):
-    """What candidates are drawn from, uniformly: a law fixed before data is read."""
+    """Search space: a uniform distribution over candidates, fixed before data is read."""
 
     __slots__ = ()
     name: str
@@ -216,11 +219,11 @@ class Space(ABC):
     @property
     @abstractmethod
     def sizes(self) -> tuple[int, ...]:
-        """How many values each gene has."""
+        """Number of values of each gene."""
 
     @abstractmethod
     def candidate(self, genotype: Sequence[int]) -> Candidate:
-        """Return what a genotype means."""
+        """Make the candidate of a genotype."""
 
     @abstractmethod
     def default_genotype(self) -> Genotype:
@@ -228,24 +231,25 @@ class Space(ABC):
 
     @abstractmethod
     def iterate_shapes(self) -> Iterator[Candidate]:
-        """Return candidates of every shape that the space can draw."""
+        """Iterate over candidates of every shape in the space."""
 
     @abstractmethod
     def settings(self) -> list[tuple[tuple[str, float], ...]]:
-        """Return every combination of recipe settings that the space can draw."""
+        """List every combination of hyperparameters in the space."""
 
     @abstractmethod
     def front_ends(self) -> tuple[FrontEnd, ...]:
-        """Return every front end that a candidate may have."""
+        """List every front end in the space."""
 
     @abstractmethod
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""
 
     def contains(self, candidate: Candidate) -> bool:
-        """Return whether a candidate can be drawn, with its settings and its front end.
+        """Whether a candidate is in the space, with its settings and its front end.
 
-        The most similar candidate is built gene by gene; genes of the number of layers come first.
+        The most similar candidate is built gene by gene, starting with genes of the number of
+        layers.
         """
         names, wanted = getattr(self, "genes", ()), candidate.to_json()
         genotype = [0] * len(names)
@@ -258,7 +262,7 @@ class Space(ABC):
         return self.candidate(genotype).to_json() == wanted
 
     def draw(self, generator: np.random.Generator) -> Genotype:
-        """Return a genotype drawn uniformly, gene by gene."""
+        """Draw a genotype uniformly, gene by gene."""
         return tuple(int(generator.integers(size)) for size in self.sizes)
 
     def count(self) -> int:
@@ -271,10 +275,10 @@ class Space(ABC):
         return default, max(each.parameters(shape, outputs)[0] for each in self.iterate_shapes())
 
     def check_fits(self, shape: Shape, outputs: int) -> None:
-        """Refuse a space with a network that cannot be built on records of this shape.
+        """Raise UsageError for a network that cannot be built on records of this shape.
 
         Raises:
-            UsageError: Naming the layer that does not fit.
+            UsageError: The message names the layer that does not fit.
         """
         for candidate in self.iterate_shapes():
             try:
@@ -288,17 +292,17 @@ class Space(ABC):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchSpace(Space):
-    """A family of networks and the possible values of its genes.
+    """Family of networks with possible values of its genes.
 
     Args:
-        name: What the plan and the card call it.
+        name: Name in the plan and the card.
         family: "fcn" (fully connected) or "cnn" (convolutional).
-        choices: Pairs (gene, values); genes of the family that are not named keep `DEFAULTS`.
-        default: Pairs (gene, value): the candidate of strategy `fixed`; genes not named take
+        choices: Pairs (gene, values); other genes of the family have their values in `DEFAULTS`.
+        default: Pairs (gene, value) of the default candidate (strategy `fixed`); other genes have
             their first value.
 
     Raises:
-        UsageError: An unknown family or gene, an empty choice, a value that cannot be.
+        UsageError: An unknown family or gene, an empty choice, or an invalid value.
     """
 
     name: str
@@ -318,7 +322,7 @@ class SearchSpace(Space):
             if gene not in known:
                 raise UsageError(f"{where}: no such gene: expected one of {', '.join(known)}.")
             if not values:
-                raise UsageError(f"{where}: is empty: name at least one value.")
+                raise UsageError(f"{where}: is empty: add at least one value.")
             if len(values) > RANGE_POINTS:
                 raise UsageError(
                     f"{where}: has {len(values):,} values: expected at most {RANGE_POINTS:,}."
@@ -328,19 +332,21 @@ class SearchSpace(Space):
             if gene in ("steps", "steps_scale", "batch_share") and len(values) > MAX_STEP_COUNTS:
                 raise UsageError(
                     f"{where}: has {len(values)} values: expected {MAX_STEP_COUNTS} or fewer, "
-                    "because each is priced on its own. Name a few."
+                    "because each has a separate privacy cost. Use fewer values."
                 )
         genes = self.genes
         if len(set(genes)) != len(genes):
-            raise UsageError(f"Space {self.name!r}: a gene is named twice.")
+            raise UsageError(f"Space {self.name!r}: a gene is listed twice: remove one.")
         for gene, value in self.default:
             if gene not in genes or value not in dict(self.choices)[gene]:
                 raise UsageError(
-                    f"Space {self.name!r}: default {gene} = {value!r} is none of its choices."
+                    f"Space {self.name!r}: default {gene} = {value!r} is not one of its choices."
                 )
         for absolute in ("learning_rate", "steps"):
             if absolute in genes and f"{absolute}_scale" in genes:
-                raise UsageError(f"Space {self.name!r}: take {absolute} or {absolute}_scale.")
+                raise UsageError(
+                    f"Space {self.name!r}: use {absolute} or {absolute}_scale, not both."
+                )
         for what, named in (
             ("shapes of a network", [g for g in genes if g.startswith(SHAPE_GENES)]),
             ("settings of the recipe", [g for g in genes if g in SETTINGS]),
@@ -349,12 +355,12 @@ class SearchSpace(Space):
             if many > MAX_COMBINATIONS:
                 raise UsageError(
                     f"Space {self.name!r} has {many:,} {what}, by {', '.join(named)}: expected at "
-                    f"most {MAX_COMBINATIONS:,}, because a plan looks at each. Name fewer values."
+                    f"most {MAX_COMBINATIONS:,}, because a plan evaluates each. Use fewer values."
                 )
 
     @property
     def genes(self) -> tuple[str, ...]:
-        """The names of the genes, in order."""
+        """Names of the genes, in order."""
         return tuple(gene for gene, _ in self.choices)
 
     @property
@@ -409,15 +415,15 @@ class SearchSpace(Space):
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], name: str = "user") -> SearchSpace:
-        """Read a space from a dictionary (or TOML, see `space`).
+        """Parse a space from a dictionary (or TOML, see `make_space`).
 
         Args:
-            values: `family`, `choices` (gene to a list of values, or to
+            values: Dictionary with `family`, `choices` (gene to a list of values, or to
                 `{low, high, log}` for a continuous range) and optionally `name`, `default`.
-            name: The name when the dictionary has none.
+            name: Name of the space if the dictionary has none.
 
         Raises:
-            UsageError: See the class; also unknown keys.
+            UsageError: Unknown keys, or an invalid space.
         """
         if unknown := set(values) - {"name", "family", "choices", "default"}:
             raise UsageError(
@@ -438,14 +444,14 @@ class SearchSpace(Space):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Portfolio(Space):
-    """A short list of candidates, each drawn with the same probability.
+    """Short list of candidates, each drawn with the same probability.
 
     Args:
-        name: What the plan and the card call it.
-        entries: The candidates; the first is the default.
+        name: Name in the plan and the card.
+        entries: Candidates, one or more; the first is the default.
 
     Raises:
-        UsageError: No entry.
+        UsageError: No entry, or too many step counts.
     """
 
     family: ClassVar[str] = "portfolio"
@@ -454,14 +460,14 @@ class Portfolio(Space):
 
     def __post_init__(self) -> None:
         if not self.entries:
-            raise UsageError(f"Portfolio {self.name!r} is empty: name at least one candidate.")
+            raise UsageError(f"Portfolio {self.name!r} is empty: add at least one candidate.")
         settings = (
             {n: v for n, v in entry.settings if n in PRIVACY_SETTINGS} for entry in self.entries
         )
         if len({tuple(each.items()) for each in settings}) > MAX_STEP_COUNTS:
             raise UsageError(
                 f"Portfolio {self.name!r}: expected at most {MAX_STEP_COUNTS} combinations of "
-                f"{', '.join(PRIVACY_SETTINGS)}, because each is priced on its own."
+                f"{', '.join(PRIVACY_SETTINGS)}, because each has a separate privacy cost."
             )
 
     @property
@@ -493,7 +499,7 @@ class Portfolio(Space):
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Portfolio:
-        """Read what `to_json` wrote."""
+        """Parse the result of `to_json`."""
         entries = values.get("entries")
         if not isinstance(entries, list) or not all(isinstance(e, Mapping) for e in entries):
             raise UsageError("A portfolio has `entries`: a list of tables with layers.")
@@ -508,7 +514,7 @@ class Portfolio(Space):
 
 
 def _measure_similarity(one: dict[str, Any], other: dict[str, Any]) -> tuple[bool, int]:
-    """Return whether two candidates have the same depth, and how many fields they share."""
+    """Return whether two candidates have the same depth, and the number of equal fields."""
     pairs = [*zip(one["layers"], other["layers"], strict=False)]
     pairs.append((one["settings"], other["settings"]))
     same = sum(a.get(name) == value for a, b in pairs for name, value in b.items())
@@ -518,7 +524,7 @@ def _measure_similarity(one: dict[str, Any], other: dict[str, Any]) -> tuple[boo
 
 
 def check_settings(settings: object) -> None:
-    """Refuse settings of a network, or a portfolio's entry, that a recipe cannot take."""
+    """Raise UsageError for invalid hyperparameters of a network or a portfolio's entry."""
     if not isinstance(settings, Mapping):
         raise UsageError(f"Settings of a network are {settings!r}: expected a table.")
     for name, value in settings.items():
@@ -528,7 +534,9 @@ def check_settings(settings: object) -> None:
         _check_gene(where, name, value)
     for absolute in ("learning_rate", "steps"):
         if absolute in settings and f"{absolute}_scale" in settings:
-            raise UsageError(f"Settings of a network: take {absolute} or {absolute}_scale.")
+            raise UsageError(
+                f"Settings of a network: use {absolute} or {absolute}_scale, not both."
+            )
 
 
 def _parse_values(name: str, gene: str, given: object) -> tuple[Any, ...]:
@@ -558,7 +566,7 @@ def _parse_range(name: str, gene: str, given: Mapping[str, Any]) -> tuple[float,
 
 
 def _parse_number(value: object) -> float:
-    """Return a finite number as a float, and anything else as NaN, which fails every check."""
+    """Convert a finite number to float; anything else to NaN, which fails every check."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return math.nan
     try:
@@ -568,7 +576,7 @@ def _parse_number(value: object) -> float:
 
 
 def _check_gene(where: str, gene: str, value: object) -> None:
-    """Refuse a value that a gene cannot have."""
+    """Raise UsageError for an invalid value of a gene."""
     number, expected = _parse_number(value), ""
     if gene.startswith(("front_end", "activation", "conv_activation")):
         try:
@@ -586,14 +594,14 @@ def _check_gene(where: str, gene: str, value: object) -> None:
         if not 0.0 < number <= MAX_SCALE:
             expected = f"a finite number above 0, at most {MAX_SCALE:g}"
     elif gene == "batch_share":
-        expected = "" if 0.0 < number <= 1.0 else "a share in (0, 1]"
+        expected = "" if 0.0 < number <= 1.0 else "a fraction in (0, 1]"
     elif gene == "average":
-        expected = "" if 0.0 < number < 1.0 else "a share in (0, 1)"
+        expected = "" if 0.0 < number < 1.0 else "a fraction in (0, 1)"
     elif gene == "layers":
         if not (isinstance(value, int) and 0 <= number <= 3):
             expected = "0 (a linear model), 1, 2 or 3"
     elif not (isinstance(value, int) and number > 0):
-        expected = "a whole number above 0"
+        expected = "an integer above 0"
     elif gene == "steps":
         check_positive_integer(where, value)
     elif number > MAX_LAYER_SIZE:
@@ -608,15 +616,19 @@ BUILT_IN_NAMES = tuple(BUILT_IN_SPACES)
 
 
 def make_space(given: str | Path | Mapping[str, Any] | Space) -> Space:
-    """Return a search space.
+    """Make a search space.
 
     Args:
-        given: A built-in name (`fcn`, `cnn`: this project's; `fcn-paper`, `cnn-paper`: Tables XI
-            and XII; `fcn-rwt`, `cnn-rwt`: the same with a trainable flag a layer), the path of a
-            TOML file, a dictionary of the same form, or a space.
+        given: Built-in name (`fcn`, `cnn`: this project's; `fcn-paper`, `cnn-paper`: Tables XI and
+            XII; `fcn-rwt`, `cnn-rwt`: the same with a trainable flag per layer), path of a TOML
+            file,
+            dictionary of the same structure, or a space.
 
     Raises:
-        UsageError: No such name or file, or a space that is not well formed.
+        UsageError: An unknown name, a missing file, or an invalid space.
+
+    >>> make_space("fcn-paper").count()
+    4860
     """
     if isinstance(given, Space):
         return given
@@ -635,7 +647,7 @@ def make_space(given: str | Path | Mapping[str, Any] | Space) -> Space:
 
 
 def _resolve_front_ends(values: Mapping[str, Any], folder: Path | None) -> dict[str, Any]:
-    """Return what a user says of a space, its front ends by their texts: a table opens a file."""
+    """Replace tables of front ends in a user's space by their strings; a table opens a file."""
     found = dict(values)
     if isinstance(entries := values.get("entries"), list):
         found["entries"] = [

@@ -81,7 +81,7 @@ class TestKeyedDropout:
         x = torch.rand(5, 5)
         assert torch.equal(KeyedDropout(0.5).eval()(x), x)
         for rate in (1.0, -0.1, math.nan):
-            with pytest.raises(UsageError, match="rate of dropout"):
+            with pytest.raises(UsageError, match="dropout rate"):
                 KeyedDropout(rate)
         assert torch.equal(KeyedDropout(0.0)(x), x)
 

@@ -382,7 +382,11 @@ def test_records_that_do_not_fit_are_refused():
         ((Norm(groups=3),), (2, 8, 8), "2 channels do not divide into 3 groups"),
         ((Norm(groups=3),), (8,), "8 channels do not divide into 3 groups"),
         ((Norm(groups=8),), (8,), "one number each"),
-        ((Conv(filters=2, kernel=1, weight_standardised=True),), (8, 8), "a filter of one weight"),
+        (
+            (Conv(filters=2, kernel=1, weight_standardised=True),),
+            (8, 8),
+            "filters of more than one weight",
+        ),
         ((Pool(size=3, stride=1),), (2, 8), "does not fit into a side of 2"),
     ]:
         with pytest.raises(UsageError, match=words):

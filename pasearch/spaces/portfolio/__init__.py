@@ -1,15 +1,14 @@
-"""The portfolio: the few candidates near-best on public data, and how well each did there.
+"""The portfolio: candidates that were near-best on public data, with their measured accuracy.
 
 A study on public data (benchmarks/portfolio) trained candidates of four kinds at many signals
 
-    s = log10(mu n / outputs)        mu n: the whole training's signal to noise; outputs: classes
+    s = log10(mu n / outputs)        mu n: signal-to-noise ratio of the training; outputs: classes
 
-and `portfolio-1.json` keeps its curves: accuracy by signal, for every data set and entry. A data
-set that the study used is left out when it is itself asked about, so no prediction is made from the
-data it is about.
+and `portfolio-1.json` contains its curves: accuracy by signal, for every data set and candidate. A
+prediction for a data set of the study excludes this data set.
 
-`fixed` trains the entry that is predicted to be best; `rs` draws from all of them. Both are known
-before a record is read.
+Strategy `fixed` trains the candidate with the best prediction; `rs` draws from all of them. Both
+are data-independent.
 """
 
 from __future__ import annotations
@@ -33,37 +32,37 @@ if TYPE_CHECKING:
     from pasearch.data.tables import AnySchema
 
 STUDY_FILE = "portfolio-1.json"
-"""The shipped study; a new one gets a new number."""
+"""File of the study in the package; a new study gets a new number."""
 
 STUDY_ALIASES = {"cifar10": "cifar10-jpeg-q75", "CIFAR-10 (JPEG q75)": "cifar10-jpeg-q75"}
-"""What data sets of the study are called elsewhere."""
+"""Other names of the study's data sets."""
 
 PHOTO_CHANNELS = 3
-"""Images of so many channels are photographs: mirrored, they are of the same class."""
+"""Number of channels of photographs; their mirror images have the same class."""
 
 MAX_EXTRAPOLATION = 0.5
-"""How far a signal may lie outside what the study has measured, in powers of ten."""
+"""Maximum distance of a signal above the study's range, in powers of ten."""
 
 ASSUMED_CATEGORIES = 12
-"""How many categories an undeclared column is taken to have, to tell how wide a record is."""
+"""Assumed number of categories of an undeclared column, to predict the width of a record."""
 
 MIN_IMAGE_SIDE = 16
-"""The least side of what counts as an image: scattering needs as much."""
+"""Minimum side of an image, pixels, required by scattering."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Study:
-    """What was measured for one kind of data.
+    """Measurements of all candidates on one kind of data.
 
     Args:
         kind: "image", "photo", "arrays", "table" or "regression".
-        entries: The candidates.
-        signals: By data set: the signals measured at, rising, (points,).
-        accuracy: By data set: (entries, points).
-        brier: By data set: likewise, the Brier score, which looks are judged by; empty where it was
-            not measured, or a number is predicted.
-        classes: By data set: how many there are; 1 where a number is predicted.
-        features: By data set: how many numbers a record is, before any front end.
+        entries: Candidates.
+        signals: Signals of the measurements by data set, ascending, (points,).
+        accuracy: Accuracy by data set, (entries, points).
+        brier: Brier score by data set, (entries, points), which ranks short trials; empty if not
+            measured, or for regression.
+        classes: Number of classes by data set; 1 for regression.
+        features: Number of values per record by data set, before any front end.
     """
 
     kind: str
@@ -84,10 +83,11 @@ class Study:
         return replace(self, **own)
 
     def rescale_to_classes(self, classes: int) -> Study:
-        """Return the study with its accuracies as they would be among so many classes.
+        """Return the study with accuracies rescaled to another number of classes.
 
-        What is above guessing stays the same share: (a - 1/C) / (1 - 1/C). Guessing has a Brier
-        score of (1 - 1/C) / 2.
+        The fraction above the random baseline is unchanged: (a - 1/C) / (1 - 1/C). The random
+        baseline has
+        a Brier score of (1 - 1/C) / 2.
         """
         told, brier = dict(self.accuracy), dict(self.brier)
         for name, own in self.classes.items():
@@ -99,27 +99,29 @@ class Study:
         return replace(self, accuracy=told, brier=brier)
 
     def select_fitting(self, shape: tuple[int, ...]) -> Study:
-        """Return the study with the entries that records of a shape can be given to.
+        """Return the study with the candidates that accept records of this shape.
 
-        Large images have too many scattering coefficients to be whitened, and pixels no pairs.
+        Large images have too many scattering coefficients to be whitened, and pixels have no
+        pairwise
+        interaction features.
         """
         return self._select_entries(
             [place for place, each in enumerate(self.entries) if _accepts_shape(each, shape)]
         )
 
     def select_flagged(self, kept: Sequence[bool]) -> Study:
-        """Return the study with some of its entries: one flag an entry."""
+        """Return the study with the candidates whose flag is True."""
         return self._select_entries([place for place, each in enumerate(kept) if each])
 
     def accuracy_at(self, signal: float) -> np.ndarray:
-        """Return the accuracy of every entry on every data set, (data sets, entries).
+        """Interpolate the accuracy of every candidate on every data set, (data sets, entries).
 
-        Between two measured signals it is interpolated; outside, the nearest one is taken.
+        Outside the measured signals, the nearest measurement is used.
         """
         return self._interpolate(signal, self.accuracy)
 
     def trial_score_at(self, signal: float) -> np.ndarray:
-        """Return what looks are judged by, likewise: 1 - the Brier score; accuracy without it."""
+        """Interpolate the score of short trials: 1 - the Brier score, or accuracy without it."""
         if set(self.brier) != set(self.signals):
             return self.accuracy_at(signal)
         return 1.0 - self._interpolate(signal, self.brier)
@@ -134,47 +136,48 @@ class Study:
     def describe_extrapolation(
         self, signal: float, outputs: int, features: int, beyond: float = MAX_EXTRAPOLATION
     ) -> str:
-        """Return in one sentence what of a training nobody has measured; nothing if all was.
+        """Describe how a training differs from all measured ones; "" if it does not.
 
         Args:
-            signal: Of the training.
-            outputs: How many classes there are.
-            features: How many numbers a record is.
-            beyond: How far the signal may lie above what was measured, in powers of ten. Below
-                what most data sets have nothing is known: curves end there, and fall steeply.
+            signal: Signal of the training, log10 of mu n per class.
+            outputs: Number of classes.
+            features: Number of values per record.
+            beyond: Maximum distance of the signal above the measured range, in powers of ten. Below
+                the
+                range of most data sets there is no prediction, because curves fall steeply there.
         """
         low = float(np.median([each[0] for each in self.signals.values()]))
         high = max(float(each[-1]) for each in self.signals.values())
         if signal < low:
             return (
-                f"the signal to noise, {10**signal:.2g} a class, is weaker than on most of the "
-                f"public data that were measured ({10**low:.2g} or more)."
+                f"the signal-to-noise ratio per class, {10**signal:.2g}, is below the range of "
+                f"most public data sets in the study ({10**low:.2g} or more)."
             )
         if signal > high + beyond:
             return (
-                f"the signal to noise, {10**signal:.2g} a class, is stronger than anything that "
-                f"was measured on public data (up to {10**high:.2g})."
+                f"the signal-to-noise ratio per class, {10**signal:.2g}, is above the range of "
+                f"all public data sets in the study (up to {10**high:.2g})."
             )
         most = max(self.classes.values(), default=0)
         if most and outputs > max(2 * most, 2):
-            return f"there are {outputs} classes, and at most {most} were measured on public data."
+            return f"there are {outputs} classes; the study has data sets with at most {most}."
         most = max(self.features.values(), default=0)
         if most and features > 2 * most:
-            made = " `pasearch features` is made for many." if self.kind == "table" else ""
+            made = " For many columns, use `pasearch features`." if self.kind == "table" else ""
             return (
-                f"a record is {features:,} numbers, and at most {most:,} were measured on public "
-                f"data.{made}"
+                f"a record has {features:,} values; the study has data sets with at most "
+                f"{most:,}.{made}"
             )
         return ""
 
     def sort_by_accuracy(self, signal: float) -> Study:
-        """Return the study with its entries in order of their mean accuracy at a signal."""
+        """Return the study with its candidates sorted by mean accuracy at a signal."""
         return self._select_entries(
             list(np.argsort(-self.accuracy_at(signal).mean(axis=0), kind="stable"))
         )
 
     def _select_entries(self, places: list[int]) -> Study:
-        """Return the study of these entries, in this order."""
+        """Return the study with the selected candidates, in this order."""
         return replace(
             self,
             entries=tuple(self.entries[place] for place in places),
@@ -183,12 +186,12 @@ class Study:
         )
 
     def portfolio(self) -> Portfolio:
-        """Return the entries as a space to draw from; the first is its default."""
+        """Return the candidates as a search space; the first is its default."""
         return Portfolio(name=f"portfolio of {self.kind} networks", entries=self.entries)
 
 
 def data_kind_of(schema: AnySchema) -> str:
-    """Return which kind of the study's data a schema describes."""
+    """Return the study's kind of data for a schema."""
     if schema.regression:
         return "regression"
     shape = schema.max_shape(2)
@@ -198,23 +201,23 @@ def data_kind_of(schema: AnySchema) -> str:
 
 
 def compute_signal(mu: float, slots: int, outputs: int) -> float:
-    """Return the signal of a training: log10 of mu n a class."""
+    """Compute the signal of a training: log10 of mu n per class."""
     return math.log10(mu * slots / max(1, outputs))
 
 
 def count_features(schema: AnySchema) -> int:
-    """Return about how many numbers a record is: exactly, if all columns are declared."""
+    """Count the values of a record; approximate if columns are not declared."""
     return math.prod(schema.max_shape(ASSUMED_CATEGORIES))
 
 
 def load_study(schema: AnySchema, name: str) -> Study:
-    """Return what was measured on data of this kind, the data set of this name left out."""
+    """Load the measurements on data of this kind, without the data set `name`."""
     study = _read_studies()[data_kind_of(schema)].without_data_set(STUDY_ALIASES.get(name, name))
     return study.select_fitting(schema.max_shape(2))
 
 
 def load_studies() -> tuple[Study, ...]:
-    """Return what was measured, one study a kind of data."""
+    """Load all measurements, one study per kind of data."""
     return tuple(_read_studies().values())
 
 
