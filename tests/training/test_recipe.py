@@ -80,13 +80,13 @@ def test_an_unknown_optimizer_is_refused_and_the_known_are_named():
 @pytest.mark.unit
 def test_what_is_no_bounding_is_refused():
     for value in [1.0, "flat", {"name": "flat"}, FlatClipping]:
-        with pytest.raises(UsageError, match=r"expected one of .*AdaptiveQuantile.*, Encoded"):
+        with pytest.raises(UsageError, match=r"expected one of .*AdaptiveClipping.*, Encoded"):
             recipe(bounding=value)
 
 
 @pytest.mark.unit
 def test_noise_without_a_bound_is_refused():
-    with pytest.raises(UsageError, match="without a bound"):
+    with pytest.raises(UsageError, match="without clipping"):
         recipe(bounding=None)
     assert recipe(bounding=None, noise_multiplier=None).bounding is None
 
@@ -134,7 +134,7 @@ def test_a_batch_larger_than_the_partition_is_refused_with_the_flag_to_set():
 
 @pytest.mark.unit
 def test_a_recipe_without_noise_has_no_price():
-    with pytest.raises(UsageError, match="no price"):
+    with pytest.raises(UsageError, match="no privacy guarantee"):
         recipe(noise_multiplier=None).event(80)
 
 
@@ -151,7 +151,7 @@ def test_without_noise_nothing_is_bounded_either():
     bare = recipe().with_noise(None)
     assert bare.noise_multiplier is None
     assert bare.bounding is None
-    with pytest.raises(UsageError, match="without a bound"):
+    with pytest.raises(UsageError, match="without clipping"):
         bare.with_noise(1.0)
 
 
@@ -189,7 +189,7 @@ def test_a_file_that_is_no_recipe_is_refused():
         ({"steps": "many"}, "steps"),
         ({"bounding": {"name": "none"}}, "unknown"),
         ({"bounding": "flat"}, "expected what `to_json` wrote"),
-        ({"bounding": None}, "without a bound"),
+        ({"bounding": None}, "without clipping"),
         ({"noise_multiplier": math.nan}, "noise_multiplier"),
     ]:
         with pytest.raises(UsageError, match=message):
