@@ -49,7 +49,7 @@ METHODS = [
     name for name, kind in SELECTORS.kinds().items() if kind.__module__.startswith("pasearch.")
 ]
 SHARED = [name for name in METHODS if SELECTORS[name].public_description]
-SIZELESS = [name for name in METHODS if SELECTORS[name].no_size]
+SIZELESS = [name for name in METHODS if SELECTORS[name].no_size_reason]
 
 WAYS: list[tuple[str, dict[str, Any]]] = [
     *((method, {}) for method in METHODS),
