@@ -58,11 +58,14 @@ if TYPE_CHECKING:
 STUDY_FILE = "pasearch/spaces/portfolio/portfolio-1.json"
 """Path of the study on public data (benchmarks/portfolio) in the package."""
 
-MAX_EPSILON_FROZEN_CNN, MAX_EPSILON_FROZEN_FCN = 0.6, 1.4
-"""Below which epsilon random weights training wins on MNIST in the paper (Fig. 10)."""
+MAX_EPSILON_FROZEN_CNN = 0.6
+"""Largest epsilon at which random weights training wins with a CNN on MNIST (paper, Fig. 10)."""
+
+MAX_EPSILON_FROZEN_FCN = 1.4
+"""Largest epsilon at which it wins with a fully connected network."""
 
 MIN_EPSILON_ONE_HOT = 0.05
-"""From which epsilon on one-hot categories pay on Adult (Table XVI, and ours)."""
+"""Smallest epsilon at which one-hot categories pay on Adult (Table XVI, and ours)."""
 
 CANDIDATE_EPSILONS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 """Epsilons that are tried if the signal is too small."""

@@ -53,7 +53,8 @@ SHARED_OPTIONS = (
 )  # fmt: skip
 """Options of a run that also apply to the crossover measured in addition to it."""
 
-COMPANION_GRID, COMPANION_REPEATS = ".1:10:log8", 5
+COMPANION_REPEATS = 5  # trainings of each model at each epsilon
+COMPANION_GRID = ".1:10:log8"
 """Epsilons of the crossover that is measured in addition to a run on public data."""
 
 MAX_TRAININGS = 100_000

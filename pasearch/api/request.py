@@ -80,7 +80,7 @@ class Option:
     Args:
         help: Description in one or two sentences.
         group: Heading, one of `GROUPS`.
-        default_text: What is taken if it is not given, where that is no value of its own.
+        default_text: Description of the default, if it is not a value.
         flag: Flag on the command line; empty: the name with dashes; None: Python only.
         reads: Type on the command line, if it differs from Python.
         of: Strategies or methods with this option, each with its default; empty: all.

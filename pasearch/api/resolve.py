@@ -56,7 +56,7 @@ def choose_device(request: Request) -> str:
 
 
 PROPOSED_SCHEMA = "the schema, which was read from the records"
-"""What is assumed public of a schema that nobody has edited."""
+"""Name of the public assumption for a schema that was read from the records and not edited."""
 
 
 def _is_proposed(dataset: Dataset) -> bool:
@@ -148,7 +148,7 @@ def load_declared(source: str, request: Request, declared: tuple[str, ...]) -> D
 
 
 def _collect_declarations(request: Request, declared: tuple[str, ...]) -> dict[str, Any]:
-    """Return what the user says about data, as `DataDeclaration` takes it."""
+    """Return the user's declarations about data, as `DataDeclaration` takes it."""
     said = {name: getattr(request, name) for name in (*declared, "data_root", "download")}
     return {**said, "public": request.data_is_public}
 
@@ -171,13 +171,13 @@ def load_public_data(
     """Return public data, the private data with its schema completed by them, and what that is.
 
     Args:
-        option: That names them.
-        source: Where they are.
-        request: What the user says about data.
-        dataset: The private ones.
+        option: Name of the option with the public data.
+        source: Path or name of the public data.
+        request: Request with the user's declarations about data.
+        dataset: Private data set.
 
     Raises:
-        UsageError: Data of another form, or that may be the private ones themselves.
+        UsageError: Another schema, or data that may be the private data themselves.
     """
     public = load_declared(source, replace(request, data_is_public=True), list_declarations(source))
     itself = source in BUILT_IN_NAMES and source == dataset.name and not dataset.public
@@ -237,7 +237,7 @@ def parse_split_shares(split: str | None) -> Any:
 
 
 def make_request_split(request: Request, dataset: Dataset, *, scored: bool, **more: Any) -> Split:
-    """Return the sizes of the partitions; `scored` and `more` as of `data.split.make_split`."""
+    """Return the sizes of the partitions; `scored` and `more` go to `data.split.make_split`."""
     paper, official_test = request.split == "paper", dataset.official_test
     shares = parse_split_shares(request.split)
     if shares is None and not (paper or official_test):
@@ -272,17 +272,18 @@ def _choose_shares_for_estimation(
     return train + test - wanted, validation, wanted
 
 
-ESTIMATION_RECORDS, MAX_ESTIMATION_SHARE = 40.0, 0.3
-"""How many slots a table's columns are estimated from, in deviations of the noise; and the largest
-share of the records for it. Measured on four tables of 7,000 to 17,000 records at epsilon .5 (one
-or two seeds): with a fifth instead of a tenth, areas under the curve of .56 to .80 become .77 to
-.89."""
+MAX_ESTIMATION_SHARE = 0.3  # largest fraction of the records for the estimation
+ESTIMATION_RECORDS = 40.0
+"""Number of records that a table's columns are estimated from, in standard deviations of the noise.
+
+Measured on four tables of 7,000 to 17,000 records at epsilon .5 (one or two seeds): with a fifth
+instead of a tenth, areas under the curve of .56 to .80 become .77 to .89."""
 
 
 def make_plan_terms(
     request: Request, dataset: Dataset, split: Split, assumed: tuple[str, ...]
 ) -> PlanTerms:
-    """Return what a run's plan is solved for; `assumed` was read from the records for nothing."""
+    """Make the public inputs of a run's plan; `assumed` was read from the records uncharged."""
     return PlanTerms(
         name=dataset.name,
         schema=dataset.schema,

@@ -58,7 +58,7 @@ from pasearch.training.recipe import Recipe, make_default_recipe
 from pasearch.training.settings import make_full_batch_settings
 
 TUNING_FIELDS = {"expected_batch_size", "steps", "learning_rate", "average"}
-"""What of a recipe may be changed without changing what it does."""
+"""Fields of a recipe that tune it without changing its method."""
 
 OVERRIDING_FIELDS = {
     "learning_rate": "learning_rate", "learning_rate_scale": "learning_rate",
@@ -66,16 +66,16 @@ OVERRIDING_FIELDS = {
     "steps": "steps", "steps_scale": "steps", "batch_share": "expected_batch_size",
     "average": "average", "clip_norm": "bounding", "momentum": "momentum",
 }  # fmt: skip
-"""By a portfolio entry's setting: what of a recipe, if the user says it, stands instead."""
+"""Recipe field that overrides each setting of a portfolio entry, if the user sets it."""
 
 GIVEN_SPACE_NAME = "given"
-"""What the space of one given architecture is called."""
+"""Name of the space of one given architecture."""
 
 PUBLIC_WINNER_NAME = "found on public data"
-"""The name of a space of the one candidate that a search on public data found."""
+"""Name of the space of the single candidate that a search on public data found."""
 
 PRIVATE_QUERIES = 20
-"""How many validation queries a training makes that pays for them, about: each costs epsilon."""
+"""Approximate number of private validation queries of a training; each costs epsilon."""
 
 PAPER_STRATEGIES = {"paas-paper": {"strategy": "paas", "score_epsilon": 0.02, "returns": "last"}}
 """Strategies with a paper's settings: epsilon' of a score (Bao et al., IX-A); and which one of all
@@ -473,7 +473,7 @@ def _has_private_queries(request: SearchRequest) -> bool:
 
 
 def _make_recipe(request: SearchRequest, values: Mapping[str, Any], slots: int) -> Recipe:
-    """Return one of the request's recipes, for so many slots."""
+    """Make one of the request's recipes for a number of training records."""
     settings = resolve_preset(values)
     if request.learning_rate is not None:
         settings["learning_rate"] = request.learning_rate

@@ -222,13 +222,13 @@ def measure_public_run(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchRunOutput(RunOutput):
-    """What only the run of a search can tell.
+    """Output of a search's run that does not follow from its plan.
 
     Args:
-        candidate: The winner.
-        trials: (parameters, noisy points) of every trial, where they may be shown.
-        steps_made: How many steps the released network's training made.
-        variant: Which of its variants is released, where one was picked.
+        candidate: Winning candidate.
+        trials: (parameters, noisy score count) of all trials, if they may be shown.
+        steps_made: Number of steps of the released network's training.
+        variant: Name of the released variant, if one was selected.
     """
 
     candidate: Candidate

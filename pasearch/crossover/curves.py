@@ -41,7 +41,7 @@ Array = np.ndarray[Any, np.dtype[np.float64]]
 
 
 def parse_epsilon_grid(given: str | Sequence[float]) -> tuple[float, ...]:
-    """Return a grid of epsilons, rising.
+    """Parse a rising grid of epsilons.
 
     Args:
         given: Numbers, with commas if they are text; or "low:high:logN".
@@ -84,7 +84,7 @@ class Crossover:
     significant: bool = False  # whether the models differ significantly at one epsilon at least
 
     def text(self, epsilons: tuple[float, ...]) -> str:
-        """Return it in words: what lies off the grid is said to."""
+        """Format the crossover with its interval; values outside the grid are marked."""
 
         def of(value: float) -> str:
             if value < epsilons[0]:
@@ -129,14 +129,14 @@ def find_crossover(
     simple: Array, other: Array, epsilons: tuple[float, ...], names: tuple[str, str], seed: int = 0,
     pairs: int = 1,
 ) -> Crossover:  # fmt: skip
-    """Return up to which epsilon the simple model is the better one, with its interval.
+    """Find the largest epsilon at which the simple model is better, with its interval.
 
     Args:
-        simple: Its error, (epsilons, repeats).
-        other: The other's, with the same records at each repeat.
-        epsilons: Rising.
-        names: Of both.
-        seed: Of the resamples.
+        simple: Error of the simple model, (epsilons, repeats).
+        other: Error of the other model on the same records at each repeat, (epsilons, repeats).
+        epsilons: Epsilons, rising.
+        names: Names of both models.
+        seed: Seed of the bootstrap.
         pairs: Number of pairs of models that are compared on the same repeats.
     """
     lead = np.asarray(simple, float) - np.asarray(other, float)
@@ -202,14 +202,14 @@ def find_crossover_of_means(
     simple: Array, other: Array, spread: Array, epsilons: tuple[float, ...], names: tuple[str, str],
     least: Array,
 ) -> Crossover:  # fmt: skip
-    """Return the same from means whose spread is known, with its interval.
+    """Find a crossover from mean errors with known standard deviation, with its interval.
 
     Args:
-        simple: Its mean error, (epsilons,).
-        other: The other's.
+        simple: Mean error of the simple model, (epsilons,).
+        other: Mean error of the other model, (epsilons,).
         spread: Standard deviation of a mean at each epsilon.
-        epsilons: Rising.
-        names: Of both.
+        epsilons: Epsilons, rising.
+        names: Names of both models.
         least: The smallest significant difference at each epsilon.
     """
     mean = np.asarray(simple, float) - np.asarray(other, float)
@@ -250,7 +250,7 @@ def estimate_mean_and_half_width(errors: Array) -> tuple[Array, Array]:
 
 
 def find_best_models(errors: Array) -> Array:
-    """Return which model has the least mean error at each epsilon, (epsilons,).
+    """Return the index of the model with the least mean error at each epsilon, (epsilons,).
 
     Args:
         errors: (models, epsilons, repeats).
@@ -283,7 +283,7 @@ def find_simplest_models(errors: Array) -> Array:
 
 
 def assign_roles(released: Sequence[bool], sizes: Sequence[int]) -> list[list[str]]:
-    """Return which models are the released one, the simplest and the largest.
+    """Assign the roles released, simplest and largest to the models.
 
     Args:
         released: Whether the run released it, for each model.
@@ -298,7 +298,7 @@ def assign_roles(released: Sequence[bool], sizes: Sequence[int]) -> list[list[st
 
 
 def describe_changes(taken: Sequence[str], epsilons: Sequence[float]) -> str:
-    """Return from which epsilon on another model is taken, in words; empty if it is always one."""
+    """Describe the epsilons at which the recommended model changes; empty without a change."""
     return "; ".join(
         f"from about {epsilon:.2g} on, {after}"
         for before, after, epsilon in zip(taken, taken[1:], epsilons[1:], strict=False)

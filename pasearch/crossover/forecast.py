@@ -58,27 +58,27 @@ if TYPE_CHECKING:
 Epsilons = tuple[float, ...]
 
 FORECAST_EPSILONS: Epsilons = tuple(round(float(each), 4) for each in np.geomspace(0.1, 10.0, 25))
-"""Where a forecast is made."""
+"""Epsilons of a forecast."""
 
 MAX_EXTRAPOLATION = 0.3
-"""By how many powers of ten a signal may lie outside what was measured, and is still drawn."""
+"""Largest distance of a signal from the measured range, in powers of ten."""
 
 MIN_FORECAST_EPSILONS = 5
-"""With fewer epsilons there is no forecast."""
+"""Minimum number of epsilons of a forecast."""
 
 MIN_LEAD = 0.01
 """Smallest lead that is reported: one percentage point, or 1 % of a target's range."""
 
 RANGE_COVERAGE = 0.8
-"""The range of a crossing holds those of at least so many of the study's data sets, as a share."""
+"""Fraction of the study's data sets whose crossings the range of a crossing contains."""
 
 MAX_DRAWN_MODELS = 4
-"""At most so many models: the winner, the simplest, the largest, and the best ones in between."""
+"""Maximum number of models: the winner, the simplest, the largest, and the best in between."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredModel:
-    """What a run released of itself."""
+    """Released, or planned, model of a run."""
 
     epsilon: float  # of the whole run
     delta: float  # of the whole run
@@ -90,7 +90,7 @@ class MeasuredModel:
 
     @property
     def status(self) -> str:
-        """How the model is called: released by a run, or planned before one."""
+        """Status of the model: "released" by a run, or "planned"."""
         return "planned" if self.score is None else "released"
 
 
@@ -127,8 +127,8 @@ def forecast_crossover(
     Args:
         schema: Declared; model sizes are approximate if columns are not.
         name: Data set name, which is left out of the study.
-        own: What the run released.
-        winner: The released model, or before a run the planned one.
+        own: Released model with its score.
+        winner: Candidate of the released model, or of the planned one before a run.
         outputs: Number of classes; 1 for a numeric target.
         searched: Whether a model belongs to the searched space.
 
@@ -178,13 +178,13 @@ def forecast_crossover(
 
 
 def interpolate_curves(study: Study, signals: Sequence[float]) -> np.ndarray:
-    """Return the accuracy of every entry, (entries, data sets, signals).
+    """Interpolate the accuracy of every entry, (entries, data sets, signals).
 
-    More epsilon does no harm: where a measured curve falls, that is its own noise.
+    Curves are made monotone, because a larger epsilon does not reduce accuracy.
 
     Args:
-        study: Of one kind of data.
-        signals: Rising.
+        study: Study of one kind of data.
+        signals: Signals as log10, rising.
     """
     curves = np.stack(
         [study.accuracy_at(signal) for signal in signals]
@@ -193,7 +193,7 @@ def interpolate_curves(study: Study, signals: Sequence[float]) -> np.ndarray:
 
 
 def describe_model(candidate: Candidate) -> str:
-    """Return a model in words: the network, and what it is given."""
+    """Describe a model: the network, and its feature extractor."""
     layers = candidate.architecture.layers
     network = f"network ({candidate.architecture.describe()})" if layers else "linear model"
     front = candidate.front_end
@@ -201,13 +201,13 @@ def describe_model(candidate: Candidate) -> str:
 
 
 def _interpolate_at(curves: np.ndarray, epsilon: float, epsilons: Epsilons) -> np.ndarray:
-    """Return curves at one epsilon: the last axis is gone."""
+    """Interpolate curves at one epsilon, without the last axis."""
     place = math.log(epsilon)
     return np.apply_along_axis(lambda one: np.interp(place, np.log(epsilons), one), -1, curves)
 
 
 def _signal_ratios(own: MeasuredModel) -> list[float]:
-    """Return mu at each epsilon, as a share of what the run had: that of one Gaussian release."""
+    """Return mu at each epsilon divided by that of the run, for one Gaussian release."""
     here = gaussian_mu(own.epsilon, own.delta)
     return [gaussian_mu(epsilon, own.delta) / here for epsilon in FORECAST_EPSILONS]
 
@@ -215,9 +215,9 @@ def _signal_ratios(own: MeasuredModel) -> list[float]:
 def _choose_drawn_models(
     curves: np.ndarray, sizes: list[int], study: Study, winner: Candidate
 ) -> list[int]:
-    """Return which entries are drawn: winner, simplest, largest, and those that are best somewhere.
+    """Choose the entries to draw: winner, simplest, largest, and the best at some epsilon.
 
-    Of equal sizes the better one is taken.
+    Of equal sizes the better entry is chosen.
     """
     means = curves.mean(axis=1)
     level = means.mean(axis=1)
@@ -232,13 +232,13 @@ def _choose_drawn_models(
 def _curves_json(
     curves: np.ndarray, entries: list[StudyModel], own: MeasuredModel, epsilons: Epsilons
 ) -> list[dict[str, Any]]:
-    """Return the models' curves, moved until that of the winner passes through its score.
+    """Return the models' curves, shifted so that the winner's curve passes through its score.
 
     Args:
-        curves: (models, data sets, epsilons).
-        entries: Of each model.
-        own: What was released.
-        epsilons: Rising.
+        curves: Accuracy, (models, data sets, epsilons).
+        entries: Models.
+        own: Released model with its score.
+        epsilons: Epsilons, rising.
 
     Returns:
         Name, roles and number of parameters of each model, with its accuracy at `epsilons`: the
@@ -278,8 +278,8 @@ def choose_models(
     Args:
         curves: Accuracy, (models, data sets, epsilons).
         released: Index of the released model.
-        epsilon: That of the run.
-        epsilons: Rising.
+        epsilon: Epsilon of the run.
+        epsilons: Epsilons, rising.
     """
     means = curves.mean(axis=1)
     start = int(np.abs(np.log(epsilons) - math.log(epsilon)).argmin())
@@ -319,13 +319,13 @@ def _is_located(curves: np.ndarray, one: int, other: int, epsilons: Epsilons) ->
 def find_crossings(
     route: list[int], curves: np.ndarray, names: list[str], epsilons: Epsilons = FORECAST_EPSILONS
 ) -> list[Crossing]:
-    """Return where the model to take changes, with the range over single data sets.
+    """Find the epsilons at which the recommended model changes, with their ranges.
 
     Args:
-        route: As `preferred` returns it.
+        route: Index of the recommended model at each epsilon, from `choose_models`.
         curves: Accuracy, (models, data sets, epsilons).
-        names: Of the models.
-        epsilons: Rising.
+        names: Names of the models.
+        epsilons: Epsilons, rising.
     """
     found = []
     for place in range(1, len(route)):
@@ -355,9 +355,9 @@ def find_pair_crossing(
 
     Args:
         curves: Accuracy, (models, data sets, epsilons).
-        before: Place of the model that is asked about, as a rule the simpler one.
-        after: Place of the other.
-        epsilons: Rising.
+        before: Index of the model that is better at small epsilons, usually the simpler one.
+        after: Index of the other model.
+        epsilons: Epsilons, rising.
 
     Returns:
         (epsilon, low, high): by the mean over data sets, and the range by single ones.
@@ -377,9 +377,9 @@ def find_last_lead(
     """Return the last epsilon at which one curve is above another (Definition 2).
 
     Args:
-        one: Accuracy, (epsilons,).
-        other: Likewise.
-        epsilons: Rising.
+        one: Accuracy of one model, (epsilons,).
+        other: Accuracy of the other model, (epsilons,).
+        epsilons: Epsilons, rising.
 
     Returns:
         0 where it never is, and infinity where it is at the last epsilon.
@@ -415,12 +415,12 @@ def summarize_forecast(
     """Return the forecast in one sentence, and one for each crossing.
 
     Args:
-        found: The crossings.
-        route: As `preferred` returns it.
+        found: Crossings from `find_crossings`.
+        route: Index of the recommended model at each epsilon, from `choose_models`.
         curves: Accuracy, (models, data sets, epsilons).
-        entries: The models.
-        own: What the run released.
-        epsilons: Rising.
+        entries: Models.
+        own: Released model with its score.
+        epsilons: Epsilons, rising.
     """
     means, names = curves.mean(axis=1), [each.name for each in entries]
     released = next(place for place, each in enumerate(entries) if each.released)
@@ -460,7 +460,7 @@ def summarize_forecast(
 
 
 def describe_range(crossing: dict[str, Any], epsilons: Sequence[float]) -> str:
-    """Return where most data sets have a crossing, in words; empty where they do not agree."""
+    """Describe the range of a crossing over data sets; empty if it is all epsilons."""
     low, high = crossing["low"], crossing["high"]
     if low <= epsilons[0] and high is None:
         return ""

@@ -7,8 +7,8 @@ scores that a grid has released and paid for (`make_private_crossover`):
     spread           = deviation of points around their model's mean, pooled over a level's models;
                        never less than the noise of one score
 
-The interval of such a crossover is by drawing means anew with that spread. Epsilons are what one
-training of each level costs by itself.
+The interval of such a crossover is from resampled means with that spread. The epsilon of a level is
+the cost of one training at this level alone.
 
 Source: Bao et al., section III-C, Definition 2, and section VI-D (Fig. 8: the envelope of several);
 strategy `grid`.
@@ -52,20 +52,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CrossoverReport:
-    """Error over epsilon of several models, and where the best of them changes.
+    """Error over epsilon of several models, and the epsilons at which the best one changes.
 
     Args:
-        data: What it was measured on.
-        n: Training records.
-        delta: Of every training.
-        metric: What an error is: 1 - accuracy, or the mean absolute error.
-        names: Of the models, the one with the fewest trained parameters first.
-        parameters: How many each trains.
-        epsilons: Rising.
-        errors: (models, epsilons, repeats).
-        plain: Without privacy, (models, repeats).
-        crossovers: Of every pair.
-        assumes: What must hold for it to tell of other records; nothing, of these.
+        data: Name of the data that were measured.
+        n: Number of training records.
+        delta: Delta of every training.
+        metric: Name of the error: 1 - accuracy, or mean absolute error.
+        names: Names of the models, the one with the fewest trained parameters first.
+        parameters: Number of trained parameters of each model.
+        epsilons: Epsilons, rising.
+        errors: Errors of trainings with privacy, (models, epsilons, repeats).
+        plain: Errors of trainings without privacy, (models, repeats).
+        crossovers: Crossovers of all pairs of models.
+        assumes: Assumption for other records; empty for the measured records.
     """
 
     data: str
@@ -82,7 +82,7 @@ class CrossoverReport:
 
     @property
     def repeats(self) -> int:
-        """How often each model was trained at each epsilon."""
+        """Number of trainings of each model at each epsilon."""
         return self.errors.shape[2]
 
     @property
@@ -115,18 +115,18 @@ class CrossoverReport:
         return self.recommended[int(logs.argmin())]
 
     def sentence(self) -> str:
-        """Return which model to take where, in one or two sentences.
+        """Return the recommended model by epsilon in one or two sentences.
 
-        Where that is not the best on average, the best is named too.
+        If another model has the best mean, its epsilons are named as well.
         """
         taken = self.recommended
         first, last = self.epsilons[0], self.epsilons[-1]
         if changes := describe_changes(taken, self.epsilons):
-            said = f"From epsilon {first:g} on take {taken[0]}; {changes}."
+            said = f"Recommended from epsilon {first:g} on: {taken[0]}; {changes}."
         else:
-            said = f"Take {taken[0]}, at every epsilon from {first:g} to {last:g}."
+            said = f"Recommended at every epsilon from {first:g} to {last:g}: {taken[0]}."
         if self.repeats == 1:
-            return f"{said} Each point is one training: how sure that is, one cannot tell."
+            return f"{said} Each point is one training, so the significance is unknown."
         others = [
             epsilon
             for epsilon, simple, best in zip(self.epsilons, taken, self.best, strict=True)
@@ -134,8 +134,8 @@ class CrossoverReport:
         ]
         if others:
             said += (
-                " That is the simplest model that the repeats cannot tell from the best; at "
-                f"{', '.join(f'{each:g}' for each in others)} another has the best mean."
+                " It is the simplest model that is not significantly worse than the best; at "
+                f"{', '.join(f'{each:g}' for each in others)} another model has the best mean."
             )
         return said
 
@@ -144,7 +144,7 @@ class CrossoverReport:
 
         Args:
             ax: Axes of matplotlib to draw on; None makes a figure.
-            kwargs: As of `CrossoverDisplay.plot`.
+            kwargs: Further arguments of `CrossoverDisplay.plot`.
 
         Returns:
             CrossoverDisplay: With `figure_` and `ax_`.
@@ -197,7 +197,7 @@ class CrossoverReport:
         }
 
     def as_accuracy(self, released: str) -> dict[str, Any]:
-        """Return what a run's report shows of it, as a grid's: one minus the error of each model.
+        """Return the crossover as accuracy (1 - error), in the form of a run's report.
 
         Args:
             released: Name of the model that the run released.
@@ -256,7 +256,7 @@ def _crossover_json(
     """Return a measured crossover as `result.json` has it.
 
     Args:
-        epsilons: Rising.
+        epsilons: Epsilons, rising.
         repeats: Number of trainings of each model at each epsilon.
         names: Models, the smallest first.
         sizes: Numbers of parameters.
@@ -305,12 +305,12 @@ def make_private_crossover(
     """Return the crossover report of a grid, as plain values.
 
     Args:
-        plan: Of strategy `grid`.
-        points: Noisy points of every trial, in order; None of one that failed.
-        own: What the run released of its final model.
-        winner: That model.
+        plan: Plan of strategy `grid`.
+        points: Noisy score counts of all trials, in order; None for a failed trial.
+        own: Released final model with its score.
+        winner: Candidate of the final model.
 
-    Cost: none: the scores were released and paid for.
+    Cost: none: the scores were released and charged before.
     """
     strategy = plan.strategy
     assert isinstance(strategy, Grid)
@@ -372,7 +372,7 @@ def make_private_crossover(
 
 
 def _name_models(candidates: Sequence[Candidate]) -> list[str]:
-    """Return models in words; of two that are the same network, what is changed in the recipe."""
+    """Describe models; equal networks are distinguished by their changes of the recipe."""
     names = [describe_model(each) for each in candidates]
     twice = {name for name in names if names.count(name) > 1}
     return [
@@ -382,9 +382,9 @@ def _name_models(candidates: Sequence[Candidate]) -> list[str]:
 
 
 def _compute_level_epsilons(plan: Plan) -> tuple[float, ...]:
-    """Return what one training of each level costs by itself, with its front end.
+    """Compute the epsilon of one training at each level, with its feature extractor.
 
-    Of several front ends the dearest is taken: whoever trains one model alone pays no more.
+    The most expensive feature extractor counts, so a single model never costs more.
     """
 
     def epsilon(*events: Event) -> float:

@@ -103,14 +103,14 @@ def largest_coefficient_to_drop(
 
 
 def find_features_above_noise(coefficients: np.ndarray, sigma: float) -> np.ndarray:
-    """Return which coefficients are larger than the noise (Corollary 1), bool, (m,)."""
+    """Find the coefficients that are larger than the noise (Corollary 1), bool, (m,)."""
     return np.abs(np.asarray(coefficients, float)) > sigma
 
 
 def min_epsilon_for_feature(coefficient: float, sensitivity: float, delta: float) -> float:
-    """Return from which epsilon on a feature of this coefficient is worth its noise.
+    """Return the smallest epsilon at which a feature with this coefficient is worth its noise.
 
-    Corollary 1 solved for epsilon; infinite of a coefficient of 0.
+    It is Corollary 1 solved for epsilon; infinite for a coefficient of 0.
     """
     if not coefficient:
         return math.inf

@@ -254,7 +254,7 @@ def parse_model(text: str, regression: bool) -> Model:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingSetting:
-    """How a model is trained at one epsilon."""
+    """Training setting of a model at one epsilon."""
 
     recipes: tuple[Recipe, ...]  # recipes of the plan of one such training
     mu: float  # privacy parameter of Gaussian DP that the noise is solved for
@@ -263,7 +263,7 @@ class TrainingSetting:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class CrossoverStudy:
-    """Everything that a point's training needs."""
+    """Inputs of all trainings of a comparison."""
 
     dataset: Dataset  # records, declared public, with a complete schema
     models: Sequence[Model]  # models of the comparison

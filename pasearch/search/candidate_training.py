@@ -205,7 +205,7 @@ def compute_metric_counts(
 def compute_score_count(
     network: nn.Module, records: Records, *, device: str, chunk: int = 8192
 ) -> int:
-    """Return the network's points by the usual metric; the rest is as of `counts`."""
+    """Compute the exact score count of a network by the usual metric."""
     metric = find_default_metric(records.y.is_floating_point())
     return metric.points(
         compute_metric_counts(network, records, metric, device=device, chunk=chunk), len(records)

@@ -44,8 +44,9 @@ if TYPE_CHECKING:
 MAX_SQUARED_SHARE = 0.9
 """Largest fraction of the squared budget for the grid; the rest trains the released model."""
 
-DEFAULT_LEVELS, DEFAULT_SQUARED_SHARE = (0.16, 0.25, 0.4, 0.63, 1.0), 0.3
-"""The levels of a grid that nobody asked for, as shares of the last, and what they take."""
+DEFAULT_SQUARED_SHARE = 0.3  # fraction of the squared budget for the default levels
+DEFAULT_LEVELS = (0.16, 0.25, 0.4, 0.63, 1.0)
+"""Default levels of a grid, as fractions of the last level."""
 
 DEFAULT_REPEATS = 2
 """Default number of trainings of each model at each level."""
@@ -196,7 +197,7 @@ def convert_epsilons_to_shares(
     """Return the fraction of mu of a training at each epsilon (Gaussian approximation).
 
     Args:
-        epsilons: Rising epsilons.
+        epsilons: Epsilons, rising.
         budget: Budget of the run with known delta.
         points: Number of trainings at each level.
 

@@ -521,7 +521,7 @@ def make_plan(
         free_front_ends: Whether feature extractors are fitted to public data, at no cost.
         validated_on: Name of the public data of the validation queries; None: private records.
         picks: Whether a variant of the trained network is selected on validation records.
-        dials: What solves the noise; None solves it against the budget.
+        dials: Solver of the noise parameters; None: calibration to the budget.
 
     Returns:
         Plan: Plan whose privacy cost is at most the budget.
@@ -589,7 +589,7 @@ def make_plan(
         if private_queries or strategy.needs_validation:
             raise UsageError(
                 "`variants=` requires validation records that nothing else reads: leave it out, or "
-                "use `strategy=fixed`, ahead or insured, and a recipe without validation queries."
+                "use `strategy=fixed` or a halving strategy, and a recipe without such queries."
             )
         if not strategy.private_trials:
             raise UsageError("`variants=` requires a training with privacy: leave it out.")
