@@ -130,15 +130,15 @@ def test_what_makes_no_sense_is_refused():
     for asked, words in [
         ({"kind": "cosine", "rate": 1.0}, "expected one of uniform, time"),
         ({"kind": "validation", "rate": 0.5}, "expected one of uniform, time"),
-        ({"kind": "time"}, "give `rate=`"),
-        ({"kind": "time", "rate": 0.1, "epochs": 4}, "give `rate=`"),
+        ({"kind": "time"}, "exactly one of rate and epochs"),
+        ({"kind": "time", "rate": 0.1, "epochs": 4}, "exactly one of rate and epochs"),
         ({"kind": "uniform", "rate": 0.1}, "uniform has no rate"),
         ({"kind": "step", "rate": 0.5}, "lacks period"),
         ({"kind": "time", "rate": 0.1, "period": 3}, "has no period"),
         ({"kind": "time", "rate": -1.0}, "rate is -1"),
         ({"kind": "time", "rate": 0.1, "batch": 70_000}, "batch"),
         ({"kind": "time", "rate": 0.1, "batching": "truncated"}, "poisson or reshuffled"),
-        ({"kind": "step", "period": 10, "epochs": 3}, "however fast"),
+        ({"kind": "step", "period": 10, "epochs": 3}, "for any decay"),
     ]:
         given = {**YU, "epsilon": 7.0, "batching": "reshuffled", **asked}
         with pytest.raises(UsageError, match=words):
