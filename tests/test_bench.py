@@ -16,7 +16,7 @@ from pasearch.spaces.cost import measure_step_work
 SCRIPT = Path(__file__).parents[1] / "benchmarks" / "bench.py"
 
 
-@pytest.mark.quick
+@pytest.mark.slow
 @pytest.mark.unit
 def test_the_command_prints_and_writes_the_speeds_and_the_hours_of_a_search(tmp_path: Path):
     command = [sys.executable, SCRIPT, "--space", "tables", "--seconds", "0.3", "--threads", "1",

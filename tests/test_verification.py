@@ -853,10 +853,16 @@ def paths(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 
 @pytest.mark.slow
 @pytest.mark.unit
-@pytest.mark.parametrize("name", ["rs", "paas", "recipes", "estimated_privately", "cfs", "pafs"])
-def test_no_odd_value_anywhere_passes_or_crashes(copied: Callable[[str], Copy], name: str):
+@pytest.mark.parametrize(
+    ("turn", "name"),
+    [*enumerate(["rs", "paas", "recipes", "estimated_privately", "cfs", "pafs"])],
+)
+def test_no_odd_value_anywhere_passes_or_crashes(
+    copied: Callable[[str], Copy], turn: int, name: str
+):
+    """Each run tries every third field: most fields are in all of them."""
     copy = copied(name)
-    for number, path in enumerate(paths(copy.document)):
+    for number, path in [*enumerate(paths(copy.document))][turn % 3 :: 3]:
         document = deepcopy(copy.document)
         place = document
         for key in path[:-1]:

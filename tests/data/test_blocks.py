@@ -6,6 +6,7 @@ import csv
 import io
 import random
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -94,16 +95,24 @@ def _cells_of_any_length() -> Iterator[None]:
     csv.field_size_limit(limit)
 
 
-def by_itself(content: bytes, form: LineForm, width: int) -> list[list[str] | None]:
+@cache
+def read_alone(content: bytes, form: LineForm) -> list[list[str] | Fault]:
     """Every row, each read alone."""
-    found = [form.row(line) for line in form.lines(content)]
-    return [None if isinstance(row, Fault) or len(row) != width else row for row in found]
+    return [form.row(line) for line in form.lines(content)]
+
+
+def by_itself(content: bytes, form: LineForm, width: int) -> list[list[str] | None]:
+    """Every row, each read alone; None where it is faulty."""
+    return [
+        None if isinstance(row, Fault) or len(row) != width else row
+        for row in read_alone(content, form)
+    ]
 
 
 def at_once(content: bytes, form: LineForm, width: int) -> list[list[str] | None]:
     """The rows of the columns that are read from blocks."""
     columns, faults = read_lines(form, read_blocks(io.BytesIO(content), width=width), width)
-    want = [form.row(line) for line in form.lines(content)]
+    want = read_alone(content, form)
     assert [FAULTS[fault] for fault in faults] == [
         row if isinstance(row, Fault) else None if len(row) == width else Fault.WIDTH
         for row in want

@@ -116,7 +116,7 @@ def test_records_are_sent_once_read_only_and_forgotten(ray: Executor, tmp_path: 
     raise AssertionError("the store still holds the records")
 
 
-@pytest.mark.parametrize(("way", "workers"), [("paas", 4), ("paas", 2), ("rs", 1), ("stw", None)])
+@pytest.mark.parametrize(("way", "workers"), [("paas", 2), ("stw", None)])
 def test_searches_are_the_same_to_the_bit(
     three: Any, ray: Executor, tmp_path: Path, way: str, workers: int | None
 ):

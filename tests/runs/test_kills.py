@@ -15,8 +15,8 @@ from pasearch.runs.ledger import Ledger, Line
 
 LINES = [Line(name="training", partition="train", event=Gaussian(noise_multiplier=1.0), count=3)]
 
-EVERY = 2
-"""Stops between two kills: a system call stops at its entry and at its exit."""
+EVERY = 5
+"""Stops between two kills, odd: a system call stops at its entry and at its exit."""
 
 PARTS: dict[str, tuple[Callable[[Path], object], Callable[[Path], object]]] = {
     "ledger": (

@@ -173,7 +173,7 @@ class TestAudit:
     """All looks together tell a record from none by no more than one Gaussian of sigma."""
 
     SIGMA = 1.0
-    TRIALS = 6000
+    TRIALS = 3000
 
     def audited_mu(self, monkeypatch: pytest.MonkeyPatch) -> float:
         """The least mu that a test of all looks allows, at 99.9% confidence."""

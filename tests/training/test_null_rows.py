@@ -187,19 +187,23 @@ SETTINGS: list[dict[str, Any]] = [
 
 
 @pytest.mark.contract
-@pytest.mark.parametrize("name", NETWORKS)
-def test_by_torch(name: str, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize(("number", "name"), [*enumerate(NETWORKS)])
+def test_by_torch(number: int, name: str, monkeypatch: pytest.MonkeyPatch):
+    """Every network with the default settings and with two others, which take turns."""
+    turn = 2 * number % (len(SETTINGS) - 1)
     failed = [
         given
-        for given in SETTINGS
+        for given in [SETTINGS[0], *(SETTINGS[1:] * 2)[turn : turn + 2]]
         if different(training(name, monkeypatch, fast=False, **given), monkeypatch) != 1
     ]
     assert not failed
 
 
 @pytest.mark.contract
-@pytest.mark.parametrize("threads", [2, 3, 4])
-@pytest.mark.parametrize("name", ["a sigmoid", "of many units", "convolutions and sigmoids"])
+@pytest.mark.parametrize(
+    ("threads", "name"),
+    [(2, "a sigmoid"), (3, "convolutions and sigmoids"), (4, "of many units"), (4, "a sigmoid")],
+)
 def test_by_several_threads_of_torch(name: str, threads: int, monkeypatch: pytest.MonkeyPatch):
     """The last numbers of each thread's share are taken by themselves by some of its functions."""
     torch.set_num_threads(threads)
@@ -210,8 +214,10 @@ def test_by_several_threads_of_torch(name: str, threads: int, monkeypatch: pytes
 
 
 @pytest.mark.contract
-@pytest.mark.parametrize(("threads", "chunk"), [(2, 63), (3, 90), (4, 102)])
-@pytest.mark.parametrize("name", ["of one unit", "a sigmoid", "joined"])
+@pytest.mark.parametrize(
+    ("threads", "chunk", "name"),
+    [(2, 63, "of one unit"), (3, 90, "joined"), (4, 102, "a sigmoid"), (4, 102, "joined")],
+)
 def test_by_more_threads_than_have_memory(
     name: str, threads: int, chunk: int, monkeypatch: pytest.MonkeyPatch
 ):
