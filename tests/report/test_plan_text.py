@@ -232,7 +232,7 @@ def test_in_brief_it_says_what_is_released_and_not_how_the_noise_comes_about():
 def test_a_search_says_how_many_candidates_it_looks_at_and_among_how_many():
     space = {"name": "small", "choices": {"units_1": [4, 8, 16, 32, 64, 128]}}
     few = row(planned.__wrapped__(strategy="ahead", candidates=4, space=space), "Model")
-    assert few == ("Model     best of 4 of 6 candidates, selected by strategy ahead")
+    assert few == ("Model     best of 4 of 6 candidates, selected by strategy successive-halving")
     every = row(planned.__wrapped__(strategy="ahead", candidates=6, space=space), "Model")
     assert every.startswith("Model     best of 6 candidates")
 
