@@ -91,7 +91,7 @@ def _check_thresholds(metric: Metric, outputs: int) -> None:
 
 def make_lines_of_epsilon(metric: Metric, outputs: int) -> Callable[[float], list[Line]]:
     """Return the function from epsilon to the selection's line on the validation records."""
-    if not metric.summed:
+    if not metric.is_sum:
         _check_thresholds(metric, outputs)
 
     def of(epsilon: float) -> list[Line]:
@@ -103,8 +103,8 @@ def make_lines_of_epsilon(metric: Metric, outputs: int) -> Callable[[float], lis
 
 def make_mechanism(metric: Metric, epsilon: float) -> ExponentialMechanism | NoisyCounts:
     """Return the mechanism that releases the selection, at the epsilon of its line."""
-    if metric.summed:
-        return ExponentialMechanism(epsilon=epsilon, most=metric.most)
+    if metric.is_sum:
+        return ExponentialMechanism(epsilon=epsilon, most=metric.max_points)
     return NoisyCounts(epsilon=epsilon)
 
 

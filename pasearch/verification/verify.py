@@ -621,7 +621,7 @@ def check_cells(score: dict[str, Any], metric: Metric) -> Iterator[str]:
         yield f"score.cells has {sum(counts)} records in total, but the test has {of}."
     if "exact" in score and metric.name == "accuracy":
         # Of public data the number of correct predictions is shown without noise, too.
-        exact, right = round(score["exact"] * score["of"]), int(table.right.sum())
+        exact, right = round(score["exact"] * score["of"]), int(table.is_correct.sum())
         if not abs(score["points"] - exact) <= noise_reach(right, epsilon):
             yield f"score.points is {score['points']}: its noise never reaches so far."
 
