@@ -137,7 +137,7 @@ class TestTypes:
             data.to_parquet(tmp_path / "t.parquet")
             data = tmp_path / "t.parquet"
         (reason,) = plan_training(data).refusals
-        assert "'y' is of type" in reason
+        assert "type of target 'y' is" in reason
         assert "`regression=True`" in reason
         with pytest.raises(BudgetError, match="allows fractions"):
             train(data, out=tmp_path / "x")

@@ -401,17 +401,17 @@ class TestWidth:
         ("text", "options", "said"),
         [
             (numbers_between(",", width=3), {"columns": NAMES},
-             "every row has 3 cells, and the columns named are 9. Name every column"),
+             "every row has 3 cells, and `columns=` names 9. Give the names"),
             ("1\n2,3\n4,5,6\n", {"columns": NAMES},
-             "every row has 1 to 3 cells, and the columns named are 9. Name every column"),
+             "every row has 1 to 3 cells, and `columns=` names 9. Give the names"),
             ('"1\n2,3\n', {"columns": NAMES}, "every row that can be read has 2 cells"),
             (NAMES + "\n" + numbers_between(";"), {},
-             "every row has 1 cell, and the header has 9. It looks as if ';' separates the cells "
-             "of the rows, and ',' those of the header"),
+             "every row has 1 cell, and the header has 9. The rows seem to have the separator "
+             "';', and the header ','"),
             (NAMES + "\n" + numbers_between(",", width=3), {},
              "every row has 3 cells, and the header has 9. Write a header with a name for every"),
             ("a,b;c;y,z\n1;2;3\n4;5;6\n", {"separator": ","},
-             "every row has 1 cell, and the header has 3. It looks as if ';' separates the cells: "
+             "every row has 1 cell, and the header has 3. The separator seems to be ';': use "
              "`separator='semicolon'`."),
             ('"1\n"2\n\n', {"columns": NAMES}, "no row can be used. Most frequent problem: a quot"),
         ],
