@@ -283,12 +283,12 @@ def test_scores_are_shown_in_the_metrics_own_unit():
         own = METRICS[metric]
         document = of_trials(strategy={"name": "mgrs", "judged_by": own.noun})
         display = TrialsDisplay.from_result(document)
-        assert display.scores[0] == own.shown(70 / (100 * own.most))
-        if not own.summed:
+        assert display.scores[0] == own.to_metric_value(70 / (100 * own.max_points))
+        if not own.is_sum:
             assert display.deviations[0] is None  # of what is made of counts it is not known
             assert len(display.plot().ax_.collections) == 0
             return
-        share = own.noise(0.5).standard_deviation / (100 * own.most)
+        share = own.noise(0.5).standard_deviation / (100 * own.max_points)
         assert display.deviations[0] == pytest.approx(abs(own.slope(0.1)) * share)
         assert "lower is better" in display.measure
 

@@ -166,7 +166,7 @@ class TestTable:
         correlated = np.corrcoef(noise.T) - np.eye(len(noise.T))
         assert np.abs(correlated).max() < 0.35, "each has its own"
         for score, _ in found:
-            assert score.points == sum(metric.right([*score.cells]))
+            assert score.points == sum(metric.select_correct([*score.cells]))
 
     @pytest.mark.unit
     def test_a_resume_releases_the_same_table(self, tmp_path: Path):
