@@ -677,7 +677,7 @@ class TestFiles:
     def test_a_file_that_no_run_writes_is_told(self, copied: Callable[[str], Copy]):
         copy = copied("fixed")
         (copy.path / "about.html").write_text("Certified.")
-        assert copy.problems() == ["'about.html' is in the folder, and no run writes it."]
+        assert copy.problems() == ["'about.html' is in the folder, but no run writes it."]
 
     @pytest.mark.unit
     def test_another_network_of_another_form_is_seen(self, copied: Callable[[str], Copy]):
@@ -729,7 +729,9 @@ class TestAll:
         assert list_differences({"a": [1.0, "x"]}, {"a": [1.0 + 1e-12, "x"]}) == []
         for other in ({"a": [1.0]}, {"a": [True, "x"]}, {"a": [1.1, "x"]}, {}, {"a": None}):
             assert list_differences({"a": [1.0, "x"]}, other)
-        assert list_differences({"a": 1}, {"a": 1, "b": 2}) == ["'b' has no place in this result."]
+        assert list_differences({"a": 1}, {"a": 1, "b": 2}) == [
+            "'b' is not a field of this result."
+        ]
         assert len(list_differences(list(range(9)), list(range(1, 10)), "a")) == 4
 
     @pytest.mark.unit

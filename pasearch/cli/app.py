@@ -58,24 +58,17 @@ class OrderedGroup(TyperGroup):
         return sorted(super().list_commands(ctx), key=list(COMMAND_SUMMARIES).index)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return a command with its summary and its panel."""
+        """Return a command with its summary."""
         if (found := super().get_command(ctx, cmd_name)) is not None:
             found.short_help = COMMAND_SUMMARIES[cmd_name]
-            found.rich_help_panel = next(
-                panel for panel, commands in COMMAND_PANELS.items() if cmd_name in commands
-            )
         return found
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write the commands of each panel: typer does this itself for rich output only."""
-        rows: dict[str, list[tuple[str, str]]] = {}
-        for name in self.list_commands(ctx):
-            command = self.get_command(ctx, name)
-            rows.setdefault(command.rich_help_panel, []).append((name, command.short_help))
+        """Write the commands of each panel: typer groups them for rich output only."""
         width = max(map(len, COMMAND_SUMMARIES))
-        for panel, commands in rows.items():
+        for panel, commands in COMMAND_PANELS.items():
             with formatter.section(panel):
-                formatter.write_dl([(name.ljust(width), text) for name, text in commands])
+                formatter.write_dl([(name.ljust(width), text) for name, text in commands.items()])
 
 
 app = typer.Typer(

@@ -164,7 +164,7 @@ class OneHotSelector(ComparingSelector):
         trials = [f"trial {number}" for number in range(len(sets))]
         return select_best(reads.means, sets, reads.make_scorer()(sets, trials))
 
-    def sets(self, schema: AnySchema) -> Array:
+    def candidate_sets(self, schema: AnySchema) -> Array:
         return make_one_hot_sets(schema)
 
 

@@ -445,7 +445,7 @@ def _check_choice(document: Document, again: Reconstruction) -> Iterator[str]:
         yield "best.merit is only for methods that select by merit, such as cfs-greedy."
     if selector.shows_trials:
         yield from _check_feature_sets(document, selector.trainings, plan)
-    sets = selector.sets(plan.schema)
+    sets = selector.candidate_sets(plan.schema)
     if sets is not None and best["places"] not in [np.flatnonzero(s).tolist() for s in sets]:
         yield "best is not one of the sets that the method compares."
 
