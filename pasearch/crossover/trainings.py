@@ -361,7 +361,7 @@ class CheckpointFile:
             head, *rest = [parse_json(each, where) for each in whole.splitlines()] or [self.of]
             found = {tuple(each["point"]): float(each["error"]) for each in rest}
         except (KeyError, TypeError, ValueError):
-            raise UsageError(f"{self.path} is damaged: delete it, and measure anew.") from None
+            raise UsageError(f"{self.path} is damaged: delete it, and measure again.") from None
         if head != parse_json(json.dumps(self.of), where):
             raise UsageError(
                 f"{self.path} is of another comparison (other data, models, epsilons or seed): "

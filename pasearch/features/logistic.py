@@ -482,8 +482,8 @@ def check_objective(slots: int, features: int) -> None:
     needed = 8 * RECORD_COPIES * slots * (features + 1)
     if not needed <= MAX_MEMORY_BYTES:
         raise UsageError(
-            f"Objective perturbation needs all records at once: {slots:,} slots of {features:,} "
-            f"features take about {needed / 2**30:.0f} GiB, expected at most "
+            f"Objective perturbation needs all records at once: {slots:,} positions of "
+            f"{features:,} features take about {needed / 2**30:.0f} GiB, expected at most "
             f"{MAX_MEMORY_BYTES / 2**30:.0f}. Take `trainer=dpsgd`, which reads them in parts, "
             "or fewer features (`method=top`, `k=`)."
         )

@@ -308,7 +308,7 @@ class Selector(NamedComponent, ABC):
         return []
 
     def count_selected(self, features: int) -> int | None:
-        """Return how many of `features` are selected; None if it depends on the records."""
+        """Return the number of selected features; None if it depends on the records."""
         return None
 
     def directions(self, features: int) -> int | None:
@@ -334,7 +334,7 @@ class SizedSelector(Selector):
             object.__setattr__(self, "size", check_positive_integer("k", self.size))
 
     def count(self, features: int) -> int:
-        """Return how many of `features` are selected: the size, or d^(2/3) of d by default."""
+        """Return the number of selected features: the size, or d^(2/3) of d features by default."""
         usual = max(1, round(features ** (2 / 3)))
         return min(features, usual if self.size is None else self.size)
 

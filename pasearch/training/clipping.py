@@ -283,7 +283,7 @@ class PerLayerClipping(ClippingMethod):
 
     @property
     def sensitivity(self) -> float:
-        """C, enlarged by 1e-12 for the rounding of its own computation."""
+        """C, enlarged by 1e-12 for the rounding of this computation."""
         return self.clip_norm * (1 + 1e-12)
 
     def layer_clip_norms(self, count: int, device: str | torch.device = "cpu") -> Tensor:

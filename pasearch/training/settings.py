@@ -99,7 +99,7 @@ def apply_settings(recipe: Recipe, settings: Settings, slots: int) -> Recipe:
 
 
 def _replace_clip_norm(bounding: ClippingMethod | None, clip_norm: float) -> ClippingMethod:
-    """Return a bound with a norm of its own.
+    """Return a clipping method with another clipping norm.
 
     Raises:
         UsageError: It has none.
