@@ -147,7 +147,7 @@ class TestReadsNoValue:
             np.asarray(dataset.features._array)
             return prepare_run(request, dataset)
 
-        monkeypatch.setattr("pasearch.api.advise.prepared", reading)
+        monkeypatch.setattr("pasearch.api.advise.prepare_run", reading)
         with pytest.raises(AssertionError, match="touched"):
             advise(unreadable(), epsilon=1.0)
 
@@ -484,7 +484,7 @@ class TestShown:
     def test_five_lines_sum_it_up(self, of_digits: Advice):
         lines = of_digits.text().splitlines()
         assert [each.split(":")[0] for each in lines[:4]] == [
-            "Data", "Signal-to-noise", "Model", "Search",
+            "Data", "Signal-to-noise ratio per class", "Model", "Search",
         ]  # fmt: skip
         assert lines[4] == "    search_architecture('digits', budget=Budget(epsilon=2.0))"
         assert (

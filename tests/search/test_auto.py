@@ -83,7 +83,7 @@ class Pretended:
     seconds: float = 1.0
     schema: Schema = SCHEMA
     most: int = 32
-    judged_by: Any = METRICS["accuracy"]
+    ranking_metric: Any = METRICS["accuracy"]
     score_slots: int = 10**6
 
     def seconds_per_training(self) -> tuple[float, float, float]:
@@ -196,14 +196,16 @@ class TestChoose:
         narrow = replace(MIXED, features={name: 2 for name in MIXED.signals})
         choice = chosen(narrow)
         assert choice.option == FIXED_OPTION
-        assert "a record is 5 numbers, and at most 2 were measured" in choice.why
+        assert "a record has 5 values" in choice.why
         wide = replace(MIXED, features={name: 3 for name in MIXED.signals})
         assert "numbers" not in chosen(wide).why
         table = replace(narrow, kind="table")
         assert "pasearch features" in chosen(table).why
 
     @pytest.mark.unit
-    @pytest.mark.parametrize(("whole", "side"), [(2e-9, "weaker"), (20.0, "stronger")])
+    @pytest.mark.parametrize(
+        ("whole", "side"), [(2e-9, "below the range"), (20.0, "above the range")]
+    )
     def test_outside_the_signals_that_were_measured_nothing_is_predicted(
         self, whole: float, side: str
     ):
@@ -211,7 +213,7 @@ class TestChoose:
         assert choice.option == FIXED_OPTION
         assert choice.expected == ()
         assert side in choice.why
-        assert "Nothing is predicted" in choice.why
+        assert "No prediction" in choice.why
 
     @pytest.mark.unit
     def test_nor_among_many_more_classes(self):

@@ -126,7 +126,7 @@ class TestSlots:
     @pytest.mark.unit
     @pytest.mark.parametrize("portions", [0, -1, 1.5, 81])
     def test_numbers_of_portions_that_cannot_be_are_refused(self, portions: Any):
-        with pytest.raises(UsageError, match="portions"):
+        with pytest.raises(UsageError, match="portions|disjoint subsets"):
             Split(train=80, test=10, portions=portions)
 
 
@@ -186,9 +186,9 @@ class TestRefusals:
             ({"strategy": "fixed"}, "by disjoint portions"),
             ({"candidates": 2}, "as many candidates"),
             ({"recipe": ["dpsgd", "no-such"]}, "is not known"),
-            ({"recipe": ["dpsgd", "dynamic-validation"]}, "makes validation queries"),
+            ({"recipe": ["dpsgd", "dynamic-validation"]}, "A recipe with validation queries"),
             ({"recipe": "dpsgd", "strategy": "portions", "candidates": 1}, "2 or more"),
-            ({"recipe": "dpsgd", "strategy": "portions", "candidates": 2000}, "portions"),
+            ({"recipe": "dpsgd", "strategy": "portions", "candidates": 2000}, "disjoint subsets"),
             ({"recipe": "dpsgd", "strategy": "portions", "generations": 2}, "generations="),
             (
                 {"architecture": {"front_end": "pca:4", "layers": []}},
