@@ -174,7 +174,7 @@ BAD: dict[str, tuple[bytes, list[str], str]] = {
     "unknown method": (b"a,b,y\n" + b"1,2,0\n" * 50, ["--method", "magic"], "method is 'magic'"),
     "unknown model": (b"a,b,y\n" + b"1,2,0\n" * 50, ["--model", "forest"], "--model is 'forest'"),
     "pixels of a table": (
-        b"a,b,y\n" + b"1,2,0\n" * 50, ["--method", "max-pool"], "for images",
+        b"a,b,y\n" + b"1,2,0\n" * 50, ["--method", "max-pool"], "requires images",
     ),
     "no epsilon": (b"a,b,y\n" + b"1,2,0\n" * 50, ["--eps", "nan"], "--eps is nan"),
     "large share": (

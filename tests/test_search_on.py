@@ -182,7 +182,7 @@ class TestRefusals:
     @pytest.mark.unit
     @pytest.mark.parametrize("method", ["all", "random", "subsets", "max-pool"])
     def test_methods_that_choose_nothing_on_records(self, files: dict[str, Any], method: str):
-        self.refused(files, "`search_on=` chooses on public data|is for images", method=method)
+        self.refused(files, "on public data, which method|requires images", method=method)
 
     @pytest.mark.unit
     def test_auto(self, files: dict[str, Any]):

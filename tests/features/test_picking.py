@@ -132,7 +132,7 @@ def law_of_code(
             def integers(self) -> Source:
                 return self
 
-            def below(self, bound: int) -> int:
+            def draw_below(self, bound: int) -> int:
                 return draw([1 / bound] * bound)
 
         monkeypatch.setattr(top, "bernoulli_decay", decays)
@@ -254,7 +254,7 @@ class TestShares:
     @pytest.mark.unit
     def test_other_thousandths_are_refused(self):
         for thousandths in [(1000,), (500, 499), (-1, 1001), (500.0, 500), (True, 999)]:
-            with pytest.raises(UsageError, match="add up to 1000"):
+            with pytest.raises(UsageError, match="sum to 1000"):
                 ClassShares(thousandths=thousandths)
 
 

@@ -164,9 +164,9 @@ class TestPafs:
         assert (counts["candidate training"], counts["score"]) == (1, 8)
         selector = plan.choice.selector
         assert isinstance(selector, PrivacyAwareFeatureSelection)
-        assert selector.charged(select_trainer("objective", True)) == 1
-        assert selector.charged(select_trainer("objective", False)) == 8
-        assert selector.charged(select_trainer("dpsgd", True)) == 8
+        assert selector.count_charged_trainings(select_trainer("objective", True)) == 1
+        assert selector.count_charged_trainings(select_trainer("objective", False)) == 8
+        assert selector.count_charged_trainings(select_trainer("dpsgd", True)) == 8
 
     @pytest.mark.unit
     def test_prints_the_papers_figure_beside(self):
@@ -191,7 +191,7 @@ class TestPafs:
         for method in ["cfs-greedy", "cfs-ga"]:
             (found,) = plan_of(method).claims()
             assert found.value == 2.31
-            assert "not reproduced" in found.describe()
+            assert "not reproducible" in found.describe()
             assert found.describe() in feature_plan_text(plan_of(method))
 
     @pytest.mark.unit
@@ -420,7 +420,7 @@ class TestRefusals:
 
     @pytest.mark.unit
     def test_pools_of_what_is_no_image_or_smaller(self):
-        with pytest.raises(UsageError, match="for images"):
+        with pytest.raises(UsageError, match="requires images"):
             made(Schema(shape=(6,), low=0.0, high=1.0, classes=2), name="max-pool")
         for pool, message in ((5, "larger than an image"), (1, "size 1")):
             image = Schema(shape=(4, 4), low=0.0, high=1.0, classes=2)

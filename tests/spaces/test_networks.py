@@ -226,7 +226,7 @@ class TestJoined:
     def test_frozen_has_features_at_random_beside_the_input(self):
         frozen = self.WIDE.freeze_first(1)
         assert frozen.parameters((3,), 2) == (16 + 16, 16)
-        assert frozen.describe() == "dense 4 tanh beside its input (frozen)"
+        assert frozen.describe() == "dense 4 tanh with its input (frozen)"
         assert Architecture.from_json(frozen.to_json()) == frozen
 
     @pytest.mark.unit
@@ -322,7 +322,7 @@ def test_a_network_without_hidden_layers_has_none_to_freeze():
 @pytest.mark.unit
 def test_more_layers_than_there_are_cannot_be_frozen():
     for first in [4, -1, 1.0, True, "1", None]:
-        with pytest.raises(UsageError, match="expected a whole number, 0 to 3"):
+        with pytest.raises(UsageError, match="expected an integer from 0 to 3"):
             CNN.freeze_first(first)  # type: ignore[arg-type]
 
 
@@ -409,7 +409,7 @@ def test_records_that_do_not_fit_are_refused():
         ('[[layers]]\nkind = "lstm"', "'lstm' lacks units"),
         ('[[layers]]\nkind = "lstm"\nunits = 3\nwidth = 2', "no setting width: expected biases"),
         ('[[layers]]\nkind = "lstm"\nunits = 3.0', "units is 3.0"),
-        ("layers = []\nlayer = 2", "has layer beside its layers: expected layers"),
+        ("layers = []\nlayer = 2", "has unknown keys layer: expected layers"),
     ],
 )
 def test_a_bad_file_is_refused_by_its_name(tmp_path: Path, text: str | None, words: str):
@@ -419,7 +419,7 @@ def test_a_bad_file_is_refused_by_its_name(tmp_path: Path, text: str | None, wor
     with pytest.raises(UsageError, match=words) as refusal:
         read_candidate(file)
     assert "mine.toml" in str(refusal.value)
-    assert "expected" in str(refusal.value) or "give it" in str(refusal.value) or "list" in words
+    assert "expected" in str(refusal.value) or "add it" in str(refusal.value) or "list" in words
 
 
 @pytest.mark.unit

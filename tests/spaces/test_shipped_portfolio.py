@@ -190,7 +190,12 @@ class TestReading:
         lows = {"a": 0.5, "b": 1.0, "c": 2.0}
         signals = {name: np.array([low, 3.0]) for name, low in lows.items()}
         study = replace(SMALL, signals=signals, classes={}, features={})
-        for signal, told in ((0.9, "below the range"), (1.0, ""), (3.4, ""), (3.6, "stronger")):
+        for signal, told in (
+            (0.9, "below the range"),
+            (1.0, ""),
+            (3.4, ""),
+            (3.6, "above the range"),
+        ):
             found = study.describe_extrapolation(signal, 2, 5)
             assert told in found
             assert bool(found) == bool(told)

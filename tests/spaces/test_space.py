@@ -327,7 +327,7 @@ class TestFiles:
             ("[choices]\nlearning_rate = {low = 1, high = 1}", "low < high"),
             ("[choices]\nlearning_rate = {low = -1, high = 1, log = true}", "low < high"),
             ("[choices]\nlearning_rate = {low = 1, high = 2, step = 1}", "low < high"),
-            ("[choices]\nlearning_rate = [1.0]\nlearning_rate_scale = [1.0]", "take learning_rate"),
+            ("[choices]\nlearning_rate = [1.0]\nlearning_rate_scale = [1.0]", "use learning_rate"),
             ("[choices]\nsteps = [1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17]", "16 or fewer"),
             ("[choices]\nunits_1 = [4]\n[default]\nunits_1 = 5", "not one of its choices"),
             ("[choices]\nunits_1 = [4]\n[default]\nunits_2 = 5", "not one of its choices"),
