@@ -453,7 +453,7 @@ class TestLedger:
         assert reserved == [1]
 
     def test_that_is_not_there_needs_a_total(self, tmp_path: Path):
-        with pytest.raises(UsageError, match="not there yet"):
+        with pytest.raises(UsageError, match="does not exist yet"):
             cfs(ledger=tmp_path / "new").fit(*records())
 
     def test_without_one_each_fit_states_its_own_price(self):

@@ -297,7 +297,7 @@ class TestSensitivity:
             monkeypatch.setattr(Schema, "row_bound", 1.0)
         for place_of in (views, means_of):
             monkeypatch.setattr(
-                place_of, "bounded_rows",
+                place_of, "clip_rows",
                 lambda x, valid: np.where(valid[:, None], x, 0).astype(float),
             )  # fmt: skip
         assert Neighbours(method, tmp_path, monkeypatch).moves()[place] > 1.05
@@ -344,7 +344,7 @@ class TestSensitivity:
             views, "clip_rows", lambda x, valid: caught.append(x) or genuine(x, valid)
         )
         search = search_of(plan_of("pca"), tmp_path)
-        PrincipalComponents().moments(
+        PrincipalComponents().compute_moments(
             search.reads(MIDDLE), View.of(MIDDLE), search.keys.stream("selection")
         )
         lengths = np.linalg.norm(caught[0], axis=1) * MAX_NORM_FACTOR * ROW_NORM
@@ -407,7 +407,7 @@ class TestPafs:
     def test_second_moments_are_released_once_and_charged_once(
         self, number: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ):
-        seen, genuine = [], linear.NoisyMoments.noised
+        seen, genuine = [], linear.NoisyMoments.add_noise
 
         def watched(*arguments):
             found = genuine(*arguments)
@@ -470,7 +470,7 @@ class TestSubsets:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ):
         kept: dict[str, Any] = {}
-        trained, scored = PrivateRecordAccess.trained, PrivateRecordAccess.scored
+        trained, scored = PrivateRecordAccess.train_sets, PrivateRecordAccess.score_models
         monkeypatch.setattr(
             PrivateRecordAccess, "train_sets",
             lambda self, *rest: kept.setdefault("models", trained(self, *rest)),

@@ -200,8 +200,8 @@ class TestPasses:
             view = View.of(means, mask)
             if rotated:
                 view = view.with_rotation(rng.normal(size=(view.width, 2)))
-            seen, x = view.seen(parts), view.rows(whole)
-            assert torch.equal(view.seen(whole).x, x)
+            seen, x = view.transform_records(parts), view.rows(whole)
+            assert torch.equal(view.transform_records(whole).x, x)
             assert seen.x.shape == tuple(x.shape)
             assert (seen.x.dtype, seen.x.device) == (x.dtype, x.device)
             assert seen.x.to("cpu").is_floating_point()

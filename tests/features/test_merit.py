@@ -251,7 +251,7 @@ class TestNoisyEntropies:
         )
         assert claim.value is not None
         assert claim.value > 2 * price(mechanism.event, 1e-5).epsilon
-        assert "2.03 times what is needed" in claim.describe()
+        assert "2.03 times the necessary one" in claim.describe()
 
     @pytest.mark.unit
     def test_null_records_count_as_slots(self):

@@ -86,13 +86,13 @@ class TestSets:
             (Column(name="e", vocabulary=("one", "two")),),
             (Column(name="c", categories=THREE), Column(name="e", vocabulary=("one",))),
         ]:
-            with pytest.raises(UsageError, match=r"no number.*method=all"):
+            with pytest.raises(UsageError, match=r"numbers only.*method=all"):
                 made(of_columns(*columns))
 
     @pytest.mark.unit
     def test_arrays_are_refused(self):
         for shape in ((6,), (4, 4)):
-            with pytest.raises(UsageError, match=r"for tables.*method=all"):
+            with pytest.raises(UsageError, match=r"requires a table.*method=all"):
                 made(Schema(shape=shape, low=0.0, high=1.0, classes=2))
 
     @pytest.mark.unit
@@ -142,7 +142,7 @@ class TestPlan:
             "name": "one-hot", "trainer": "objective", "size": None
         }  # fmt: skip
         assert plan.selection_rule == "composition"
-        with pytest.raises(UsageError, match=r"two sets of its own: leave `k=` out"):
+        with pytest.raises(UsageError, match=r"two fixed sets. Remove `k=`"):
             make_choice("one-hot", size=2)
 
     @pytest.mark.unit
@@ -161,7 +161,7 @@ class TestRun:
         monkeypatch: pytest.MonkeyPatch,
     ):  # fmt: skip
         plan = plan_of("one-hot", trainer, number=number)
-        search, genuine = search_of(plan, tmp_path), PrivateRecordAccess.scored
+        search, genuine = search_of(plan, tmp_path), PrivateRecordAccess.score_models
 
         def scored(self: PrivateRecordAccess, models: Any, trials: Any, keys: Any) -> list[int]:
             found = genuine(self, models, trials, keys)

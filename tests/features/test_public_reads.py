@@ -117,7 +117,7 @@ def ranked(given: RecordAccess, size: int) -> list[int]:
 
 
 def moments(given: RecordAccess, view: View) -> np.ndarray:
-    return PrincipalComponents().moments(given, view, STREAM)
+    return PrincipalComponents().compute_moments(given, view, STREAM)
 
 
 def unlike(number: bool = False) -> Dataset:

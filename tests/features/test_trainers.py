@@ -158,7 +158,7 @@ class TestBounds:
 class TestMoments:
     @pytest.mark.unit
     def test_are_released_once_a_set(self, monkeypatch: pytest.MonkeyPatch):
-        count, genuine = [], linear.NoisyMoments.noised
+        count, genuine = [], linear.NoisyMoments.add_noise
         monkeypatch.setattr(
             linear.NoisyMoments, "add_noise",
             lambda *arguments: count.append(1) or genuine(*arguments),
