@@ -126,7 +126,7 @@ class TestSlots:
     @pytest.mark.unit
     @pytest.mark.parametrize("portions", [0, -1, 1.5, 81])
     def test_numbers_of_portions_that_cannot_be_are_refused(self, portions: Any):
-        with pytest.raises(UsageError, match="portions|disjoint subsets"):
+        with pytest.raises(UsageError, match=r"portions|disjoint subsets"):
             Split(train=80, test=10, portions=portions)
 
 
