@@ -177,10 +177,10 @@ def test_a_run_whose_options_replace_settings_is_resumed(
     [
         ({"batch_share": math.nan}, "batch_share"),
         ({"batch_share": -1.0}, "batch_share"),
-        ({"steps": 2.6}, "integer|whole number"),
+        ({"steps": 2.6}, "integer"),
         ({"learning_rate_most": 0.0}, "learning_rate_most"),
         ({"learning_rate_scale": "x"}, "learning_rate_scale"),
-        ({"average": 1.0}, "a share in"),
+        ({"average": 1.0}, "a fraction in"),
     ],
 )
 def test_settings_of_a_network_are_checked_before_anything_is_charged(

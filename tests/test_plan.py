@@ -297,7 +297,7 @@ class TestRefusals:
                 plan = small(100, epsilon, strategy="rs", law=law)
                 break
             except BudgetError as error:
-                found = re.search(r"can cost is epsilon (\S+)\.", str(error))
+                found = re.search(r"costs at least epsilon (\S+)\. ", str(error))
                 assert found is not None
                 assert float(found[1]) > epsilon
                 epsilon = float(found[1])
@@ -670,7 +670,7 @@ def test_class_weights_are_in_the_plan_and_change_no_price():
     plain, weighted = small(), small(recipe=WEIGHTED)
     assert weighted.recipe.class_weights == (1.0, 4.0, 2.0)
     assert weighted.price.epsilon == plain.price.epsilon
-    assert "largest weight (1, 4, 2: as declared" in " ".join(plan_text(weighted).split())
+    assert "relative to the largest (1, 4, 2; declared by the user" in " ".join(plan_text(weighted).split())
 
 
 @pytest.mark.unit

@@ -21,7 +21,13 @@ from pasearch.api.search import search_architecture
 from pasearch.data.partitions import Partition, Records
 from pasearch.errors import UsageError
 from pasearch.estimator import load
-from pasearch.report.card import NOT_COVERED, card_json, card_markdown, escape_markdown
+from pasearch.report.card import (
+    NOT_COVERED,
+    PUBLISHED_BOUNDS,
+    card_json,
+    card_markdown,
+    escape_markdown,
+)
 from pasearch.results import (
     SCHEMA_VERSION,
     SearchResult,
@@ -35,6 +41,7 @@ from pasearch.results import (
 )
 from pasearch.runs.ledger import Receipt
 from pasearch.search.candidate_training import compute_score_count
+from pasearch.search.names import show_strategy
 from pasearch.verification.verify import check_price, verify
 
 WAYS: dict[str, dict[str, Any]] = {
@@ -333,18 +340,22 @@ class TestCard:
                 f"Accountant: {price['accountant']}",
                 "Poisson",
                 "two-sided geometric",
-                "Nothing was searched"
+                "No search: one data-independent network was trained once"
                 if way == "fixed"
-                else f"Strategy: {document['strategy']['name']}",
+                else f"Strategy: {show_strategy(document['strategy']['name'])} ",
                 "Budget: epsilon 8, delta 0.001",
-                "group, privacy",
+                "(group privacy)",
                 *NOT_COVERED,
             ):
                 assert text in card, text
             stated = (
                 f"is ({price['epsilon']:.4f}, {price['delta']:g})-differentially private" in card
             )
-            what = "whatever read a record" if way == "fixed" else "the model *and* the search"
+            what = (
+                "every access to a record"
+                if way == "fixed"
+                else "the model *and* the architecture search"
+            )
             covers = f"The statement covers {what}" in card
             # A known seed, or data declared public: there is nothing to promise.
             assert stated == covers == (way in ("fixed", "rs"))
@@ -366,14 +377,14 @@ class TestCard:
     def test_states_the_law_of_the_number_of_trainings_and_never_the_number(self, made: Made):
         card = load_result(made.paths["rs"]).card
         assert "geometric with mean 3" in card
-        assert "secret; candidates are independent; only the winner is released" in card
+        assert "is secret. Candidates are independent; only the winner is released" in card
 
     @pytest.mark.unit
     def test_a_papers_claim_stands_beside_labelled(self, made: Made):
         for way in ["rs", "paas"]:
             result = load_result(made.paths[way])
             (claim,) = result.document["claims"]
-            section = result.card.split("## Claims of the papers, beside")[1].split("##")[0]
+            section = result.card.split(f"## {PUBLISHED_BOUNDS}")[1].split("##")[0]
             assert f"claimed ({claim['source']})" in section
             assert claim["verdict"] in section
             assert "not a valid bound" in section or "pure" in section
@@ -383,8 +394,12 @@ class TestCard:
     @pytest.mark.unit
     def test_warns_of_a_seed_and_of_public_data(self, made: Made):
         cards = {way: load_result(path).card for way, path in made.paths.items()}
-        assert [way for way in WAYS if "Noise reproducible: not private" in cards[way]] == ["paas"]
-        assert [way for way in WAYS if "Declared public: not private" in cards[way]] == ["stw"]
+        assert [way for way in WAYS if "Not private: the noise is reproducible" in cards[way]] == [
+            "paas"
+        ]
+        assert [
+            way for way in WAYS if "Not private: the data were declared public" in cards[way]
+        ] == ["stw"]
         private = {
             way: json.loads((path / "release" / "privacy-card.json").read_text())["private"]
             for way, path in made.paths.items()
@@ -395,9 +410,9 @@ class TestCard:
     def test_cudas_generator_is_said_to_be_no_cipher(self, made: Made):
         document = deepcopy(load_result(made.paths["fixed"]).document)
         on_cuda = {**document, "device": "cuda"}
-        assert "no cipher" not in card_markdown(document)
-        assert "no cipher" in card_markdown(on_cuda)
-        assert "no cipher" not in card_markdown({**on_cuda, "secure_noise": True})
+        assert "not a cipher" not in card_markdown(document)
+        assert "not a cipher" in card_markdown(on_cuda)
+        assert "not a cipher" not in card_markdown({**on_cuda, "secure_noise": True})
 
     @pytest.mark.unit
     def test_a_users_name_stays_text(self, made: Made):

@@ -90,7 +90,7 @@ class TestTold:
         assert ("trials" in document) == (method in ("pafs", "one-hot"))
         cfs = method.startswith("cfs")
         assert document.get("relevance_of_noise") == (0.0 if cfs else None)
-        assert "Chosen on others, declared public" in result.card
+        assert "Features selected on others, declared public" in result.card
         page = (tmp_path / "x/release/report.html").read_text()
         assert "others" in page
         assert ("from public data" in page) == cfs
@@ -111,7 +111,7 @@ class TestTold:
         assert result.document["searched_on"] is None
         assert result.document["selection"]["rule"] == "composition"
         assert result.document["relevance_of_noise"] > 0.0
-        assert "Chosen on" not in result.card
+        assert "Features selected on" not in result.card
 
     @pytest.mark.contract
     def test_with_what_is_taken_from_the_public_data(self, files: dict[str, Any], tmp_path: Path):

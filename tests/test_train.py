@@ -569,8 +569,8 @@ class TestCommand:
         for steps, many in ((20, True), (4, False)):
             code, out, err = command(*asks, "--steps", steps)
             assert code == 0
-            assert "Pricing" not in out
-            assert err.count("Pricing 5 noise levels") == (shown and many)
+            assert "noise levels" not in out
+            assert err.count("privacy cost of 5 noise levels") == (shown and many)
         assert not logging.getLogger("pasearch").handlers
 
     @pytest.mark.unit
