@@ -101,7 +101,7 @@ class TestTold:
         from pasearch.report.plan import feature_plan_text
 
         text = feature_plan_text(plan_feature_selection(**options(files, "top")))
-        assert "on the public data others, which costs nothing" in text
+        assert "on the public data others (no privacy cost)" in text
         assert "permute-and-flip" not in text, "nothing is picked privately"
 
     @pytest.mark.contract
