@@ -483,7 +483,7 @@ class TestPredict:
     @pytest.mark.unit
     def test_the_error_of_a_classifier_is_refused(self, made: Made):
         result = load_result(made.paths["fixed"])
-        with pytest.raises(UsageError, match="accuracy, not its mean absolute error"):
+        with pytest.raises(UsageError, match="is accuracy, not mean absolute error"):
             _ = result.test_error
 
     @pytest.mark.unit
