@@ -171,9 +171,7 @@ def test_epsilon_is_1_and_announced_where_none_is_given(run: Any):
         steps = () if task == "features" else ("--steps", 3)
         code, out, _ = run("plan", task, *steps)
         assert code == 0
-        assert out.startswith(
-            "Budget: epsilon 1 (none was given: --eps sets it), delta 0.0001, for"
-        )
+        assert out.startswith("Budget: epsilon 1 (default; --eps sets it), delta 0.0001, for")
         for flag in ("--eps", "--epsilon"):
             code, out, _ = run(task, flag, 1, "--dry-run", *steps)
             assert code == 0

@@ -670,7 +670,8 @@ def test_class_weights_are_in_the_plan_and_change_no_price():
     plain, weighted = small(), small(recipe=WEIGHTED)
     assert weighted.recipe.class_weights == (1.0, 4.0, 2.0)
     assert weighted.price.epsilon == plain.price.epsilon
-    assert "relative to the largest (1, 4, 2; declared by the user" in " ".join(plan_text(weighted).split())
+    shown = " ".join(plan_text(weighted).split())
+    assert "relative to the largest (1, 4, 2; declared by the user" in shown
 
 
 @pytest.mark.unit
