@@ -370,15 +370,15 @@ class TestRun:
     ):  # fmt: skip
         from pasearch.search.engine import SearchEngine
 
-        inside = SearchEngine._winner
+        inside = SearchEngine._search_winner
         monkeypatch.setattr(
-            SearchEngine, "_winner", lambda _: (_ for _ in ()).throw(KeyboardInterrupt)
+            SearchEngine, "_search_winner", lambda _: (_ for _ in ()).throw(KeyboardInterrupt)
         )
         with pytest.raises(BaseException):  # noqa: B017, PT011 - as a crash, whatever its kind
             search_architecture(
                 str(images_file), **self.settings(tmp_path, own, strategy="fixed", seed=1)
             )
-        monkeypatch.setattr(SearchEngine, "_winner", inside)
+        monkeypatch.setattr(SearchEngine, "_search_winner", inside)
         Path(own["weights"]).unlink()
         backbones._WEIGHTS_PATHS.clear()
         assert resume(tmp_path / "run").price.epsilon <= 3.0

@@ -155,4 +155,4 @@ def test_what_was_taken_as_public_is_left_out_of_what_is_promised():
     told = wording.describe_protection(document(STRONG, assumed_public=["age", "city"]))
     assert "excludes what was assumed public and not charged (age, city)" in told
     assert "what it reveals has no bound" in told
-    assert "leaves out" not in wording.describe_protection(document(STRONG))
+    assert " excludes " not in wording.describe_protection(document(STRONG))
