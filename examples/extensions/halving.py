@@ -47,7 +47,7 @@ class SuccessiveHalving(Strategy):
 
     name: ClassVar[str] = "halving"
     selection_rule: ClassVar[str] = "composition"
-    takes: ClassVar[tuple[str, ...]] = ("candidates", "generations")
+    request_options: ClassVar[tuple[str, ...]] = ("candidates", "generations")
     candidates: int = 8
     rungs: int = 3
 
@@ -57,8 +57,8 @@ class SuccessiveHalving(Strategy):
         check_positive_integer("rungs", self.rungs, most=20)
 
     @classmethod
-    def asked(cls, **given: Any) -> Self:
-        """Return so many rungs, a request's generations, of so many candidates."""
+    def from_request(cls, **given: Any) -> Self:
+        """Create the strategy: `generations` is its number of rungs."""
         own = {"rungs": given["generations"]} if "generations" in given else {}
         if "candidates" in given:
             own["candidates"] = check_candidate_count(given["candidates"])
