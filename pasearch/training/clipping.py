@@ -6,7 +6,7 @@
     adaptive     flat or per-layer, whose C_t follows a noisy quantile of the norms
 
 Sensitivity is under zero-out adjacency: a record is there, or adds 0. Norms are computed in
-float32, so a divisor is taken `SLACK` times too large. A norm that is not finite gets the factor 0.
+float32, so divisors are multiplied by `NORM_SLACK`. A non-finite norm gets the factor 0.
 
 Sources: Abadi et al. 2016 (flat); Bu et al. 2022 (AUTO-S); McMahan et al. 2018 (per layer); Andrew
 et al. 2021 (adaptive). Rules: docs/rules.md, 2 and 14. Proof: docs/guarantees/dp-sgd.md (flat,
