@@ -456,7 +456,7 @@ def test_steps_are_not_looked_at_before_they_were_given():
     training = begun(recipe(steps=2 * STEPS_PER_BLOCK), linear(), records(), together=together)
     training._finished = STEPS_PER_BLOCK - 1
     training.begin_steps(1)
-    with pytest.raises(RuntimeError, match="not started on the GPU yet"):
+    with pytest.raises(RuntimeError, match="not started on the GPU"):
         training.begin_steps(1)
     together.run_pending()
     assert training.end() == 1

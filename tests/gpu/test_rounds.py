@@ -601,7 +601,7 @@ def on_no_device(
     monkeypatch.setattr(trainer, "_check_record_independence", lambda *_: None)
     for place in (rounds,):
         monkeypatch.setattr(
-            place, "words_on",
+            place, "draw_device_words",
             lambda device, count, *_: torch.empty(count, dtype=torch.int64, device=device),
         )  # fmt: skip
     training = Training(model, records(), made, streams(), device="meta")

@@ -257,8 +257,8 @@ def test_a_run_is_resumed_on_another_cluster_and_says_what_it_could_see(
     result = pasearch.resume(tmp_path / "run", data=data, ray_address="another:6379")
     assert result.document["executor"] == "ray"
     for words in (
-        "observer of the Ray cluster that trained sees: how many trainings there were",
-        "The cluster counts as private/",
+        "Observers of the Ray cluster that trained: they see the number of trainings",
+        "Treat the cluster as private/",
     ):
         assert words in result.card
     assert "executor" not in json.dumps(result.document["versions"])

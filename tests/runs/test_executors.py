@@ -135,8 +135,8 @@ def test_settings_without_a_use_are_refused():
         ({"workers": 0}, "workers is 0: expected an integer"),
         ({"workers": 2.0}, "workers is 2.0: expected an integer"),
         ({"executor": "local", "workers": 2}, "trains one at a time"),
-        ({"ray_address": "auto"}, "ray_address is 'auto', and only a Ray cluster"),
-        ({"executor": "process", "gpus_per_worker": 1.0}, "gpus_per_worker is 1.0, and only"),
+        ({"ray_address": "auto"}, "ray_address is 'auto': it requires `executor='ray'`"),
+        ({"executor": "process", "gpus_per_worker": 1.0}, "gpus_per_worker is 1.0: it requires `executor='ray'`"),
         ({"executor": "ray", "gpus_per_worker": float("nan")}, "gpus_per_worker is nan"),
     ]:
         with pytest.raises(UsageError, match=told):
@@ -293,7 +293,7 @@ from pathlib import Path
 
 import numpy as np
 from pasearch.runs import executors
-from pasearch.training.memory import keep_memory
+from pasearch.training.memory import keep_freed_memory
 
 
 def held():
@@ -307,11 +307,11 @@ class Large:
         return b"%d" % len(pieces)
 
 
-assert keep_memory()
-executors._placed(0, Large())
+assert keep_freed_memory()
+executors._run_indexed(0, Large())
 before = held()
-executors.give_memory_back = lambda: None
-executors._placed(0, Large())
+executors.release_memory = lambda: None
+executors._run_indexed(0, Large())
 print(before, held())
 """
 

@@ -187,8 +187,8 @@ def other_numbers(honest: Any, bits: Any, total: Any, *given: Any) -> int:
     ("place", "name", "fault"),
     [
         (importlib, "import_module", missing),
-        (compiled, "settle", damaged),
-        (compiled, "release", partial(other_numbers, compiled.add_noise)),
+        (compiled, "round_uncertain", damaged),
+        (compiled, "add_noise", partial(other_numbers, compiled.add_noise)),
     ],
 )
 def test_machine_code_that_fails_or_releases_other_numbers_is_not_used(

@@ -44,7 +44,8 @@ def test_it_is_told_before_anything_is_computed():
     env = {name: value for name, value in os.environ.items() if name != processor.MKL_MODE_VARIABLE}
     code = (
         "import os, pasearch\nfrom pasearch.runs import processor\n"
-        "print(processor._is_of_intel() or os.environ[processor.WAY] == processor.ALIKE)"
+        "print(processor._is_intel() or "
+        "os.environ[processor.MKL_MODE_VARIABLE] == processor.MKL_MODE)"
     )
     found = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
     assert found.stdout == "True\n", found.stderr

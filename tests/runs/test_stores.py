@@ -283,8 +283,8 @@ from pasearch.runs.journal import Journal
 from pasearch.runs.keys import Keys
 me, storage = int(sys.argv[1]), sys.stdin.readline().strip()
 if "://" not in storage:
-    stores.HOLD_SECONDS = 3  # after which the lock of the one that was killed is taken from it
-journal = Journal(stores.address_of(storage), "run", new=False)
+    stores.STORE_LOCK_SECONDS = 3  # after which the lock of the one that was killed is taken from it
+journal = Journal(stores.parse_address(storage), "run", new=False)
 journal.sealed_by(Keys.from_seed(1).stream("journal"))
 print("ready", flush=True)
 sys.stdin.readline()
@@ -485,7 +485,7 @@ def test_exact_scores_are_said_to_be_exact(run: Any, tmp_path: Path):
         assert code == 0, err
         assert f"every candidate's {kind} score" in " ".join(out.split())
         card = (tmp_path / strategy / "release" / "privacy-card.md").read_text()
-        assert f"sees every candidate's {kind} score" in card
+        assert f"sees the {kind} score of every candidate" in card
 
 
 @pytest.mark.contract

@@ -545,7 +545,11 @@ def test_the_vector_is_nearest_up_to_the_rounding_to_keys():
 @pytest.mark.unit
 @pytest.mark.parametrize(
     ("name", "size"),
-    [("ROWS", {"cpu": 2}), ("HELD", {"cpu": 80}), ("FORMED", 700)],
+    [
+        ("MAX_RECORDS", {"cpu": 2}),
+        ("MAX_FACTOR_NUMBERS", {"cpu": 80}),
+        ("MAX_FORMED_NUMBERS", 700),
+    ],
 )
 def test_in_pieces_it_is_the_same_sum(name: str, size: Any, monkeypatch: pytest.MonkeyPatch):
     network, x, own = made("convolved")

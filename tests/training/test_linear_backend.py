@@ -507,8 +507,8 @@ class TestLoading:
         for place, name, fault, told in (
             (loops.importlib, "import_module", full, "full"),
             (linear_kernel, "add_clipped_gradients", other, "other numbers"),
-            (normals, "add_few", lambda total, *_: total.fill(0.0), "other numbers"),
-            (normals, "compiled", lambda: None, "other numbers"),
+            (normals, "add_small_noise", lambda total, *_: total.fill(0.0), "other numbers"),
+            (normals, "load_compiled", lambda: None, "other numbers"),
         ):
             linear_backend.load_kernel.cache_clear()
             with monkeypatch.context() as patch:

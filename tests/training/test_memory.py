@@ -178,7 +178,7 @@ from torch import nn
 from pasearch.data.partitions import Records
 from pasearch.runs.keys import Keys
 from pasearch.training import memory
-from pasearch.training.clipping import Flat
+from pasearch.training.clipping import FlatClipping
 from pasearch.training.recipe import Recipe
 from pasearch.training.trainer import Training
 
@@ -186,12 +186,12 @@ from pasearch.training.trainer import Training
 def most():  # of this process alone, where `getrusage` begins with its parent's
     return int(re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())[1]) * 1024
 
-memory.HELD["cpu"] = int(sys.argv[1])
+memory.MAX_STEP_NUMBERS["cpu"] = int(sys.argv[1])
 n = 2048
 x, y = torch.zeros(n, 1, 28, 28), torch.zeros(n, dtype=torch.int64)
 data = Records(x=x, y=y, valid=torch.ones(n, dtype=torch.bool), public=False)
 recipe = Recipe(expected_batch_size=n, steps=1, learning_rate=.1, noise_multiplier=1.0,
-                bounding=Flat(clip_norm=1.0))
+                bounding=FlatClipping(clip_norm=1.0))
 network = nn.Sequential(nn.Conv2d(1, 16, 3, padding=1), nn.Tanh(),
                         nn.Conv2d(16, 16, 3, padding=1), nn.Tanh(),
                         nn.Flatten(), nn.Linear(12544, 10))

@@ -351,7 +351,7 @@ def skip_null_slots(patch: pytest.MonkeyPatch) -> None:
         sums = honest(network, x, loss, mask, **settings)  # pyright: ignore
         return [total if bool(mask.any()) else torch.zeros_like(total) for total in sums]
 
-    patch.setitem(audited.__globals__, "noise_before_clip_sum", broken)
+    patch.setitem(audited.__globals__, sum_noisy_clipped_gradients.__name__, broken)
 
 
 @pytest.mark.statistical

@@ -643,8 +643,8 @@ def test_layers_without_a_proof_are_refused_by_path_with_what_to_use_instead():
         (nn.LSTM(4, 4), "pair"),
         (nn.GRU(4, 4), "pair"),
         (nn.MultiheadAttention(4, 2), "has no rule"),
-        (nn.ParameterList([torch.zeros(3)]), "give them a layer"),
-        (nn.ParameterDict({"a": torch.zeros(3)}), "give them a layer"),
+        (nn.ParameterList([torch.zeros(3)]), "put them into a layer"),
+        (nn.ParameterDict({"a": torch.zeros(3)}), "put them into a layer"),
         (nn.ReLU(inplace=True), "inplace=False"),
         (nn.Embedding(5, 3, max_norm=1.0), "max_norm=None"),
         (nn.Embedding(5, 3, sparse=True), "sparse=False"),
@@ -654,7 +654,7 @@ def test_layers_without_a_proof_are_refused_by_path_with_what_to_use_instead():
         (nn.GroupNorm(2, 4, eps=1e-50), "constant"),
         (nn.Linear(4, 4).half(), "float32"),
         (nn.Linear(4, 4).bfloat16(), "float32"),
-        (nn.utils.parametrizations.weight_norm(nn.Linear(4, 4)), "give them a layer"),
+        (nn.utils.parametrizations.weight_norm(nn.Linear(4, 4)), "put them into a layer"),
         (nn.utils.parametrizations.spectral_norm(nn.Linear(4, 4)), "buffers"),
     ]:
         network = nn.Sequential(nn.Linear(4, 4), layer)
@@ -697,7 +697,7 @@ def test_a_shared_parameter_is_refused():
 def test_parameters_beside_layers_are_refused():
     network = Odd(lambda f, x: f(x), nn.Linear(4, 4))
     network.extra = nn.Parameter(torch.zeros(4))
-    assert any("the network (Odd): has parameters beside" in p for p in validate(network))
+    assert any("the network (Odd): has parameters in addition to its layers" in p for p in validate(network))
 
 
 @pytest.mark.unit
@@ -944,7 +944,7 @@ def test_a_parameter_of_another_size_than_its_layer_says_is_refused():
         assert network(torch.rand(2, 1, 6, 6)).shape == (2, 3)  # torch finds nothing wrong
         (problem,) = [each for each in validate(network) if "weight" in each] or validate(network)
         assert "its settings imply" in problem
-        assert "make a new layer" in problem
+        assert "create a new layer" in problem
         data = Records(x=torch.rand(50, 1, 6, 6), y=torch.arange(50) % 3, valid=torch.ones(50) > 0,
                        public=True)  # fmt: skip
         recipe = Recipe(

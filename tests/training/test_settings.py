@@ -74,7 +74,7 @@ class TestChanged:
     def test_a_share_is_one(self):
         for name in ["batch_share", "average"]:
             for value in [0.0, 1.5, -1.0, math.nan, "all", True]:
-                with pytest.raises(UsageError, match="a share in"):
+                with pytest.raises(UsageError, match="a fraction in"):
                     check_settings({name: value})
 
 

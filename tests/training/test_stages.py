@@ -257,7 +257,7 @@ class TestNoiseFirst:
     @pytest.mark.contract
     def test_gradients_that_were_not_bounded_first_are_for_public_data(self):
         made = recipe(noise_before_clip=NoiseBeforeClip(record_bound=None))
-        with pytest.raises(UsageError, match="declared public: give noise_before_clip a"):
+        with pytest.raises(UsageError, match="declared public: set record_bound in noise_before_clip"):
             train(network(), records(), made, streams())
         train(network(), records(public=True), made, streams())
 
@@ -296,7 +296,7 @@ class TestScreening:
 
     @pytest.mark.unit
     def test_energies_are_needed(self):
-        with pytest.raises(UsageError, match="give a validation query"):
+        with pytest.raises(UsageError, match="requires a validation query"):
             train(network(), records(), recipe(screening=Annealing(q0=1.0, mu0=3)), streams())
 
 
