@@ -136,7 +136,7 @@ def test_settings_without_a_use_are_refused():
         ({"workers": 2.0}, "workers is 2.0: expected an integer"),
         ({"executor": "local", "workers": 2}, "trains one at a time"),
         ({"ray_address": "auto"}, "ray_address is 'auto': it requires `executor='ray'`"),
-        ({"executor": "process", "gpus_per_worker": 1.0}, "gpus_per_worker is 1.0: it requires `executor='ray'`"),
+        ({"executor": "process", "gpus_per_worker": 1.0}, "gpus_per_worker is 1.0: it requires"),
         ({"executor": "ray", "gpus_per_worker": float("nan")}, "gpus_per_worker is nan"),
     ]:
         with pytest.raises(UsageError, match=told):

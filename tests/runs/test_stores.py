@@ -283,7 +283,7 @@ from pasearch.runs.journal import Journal
 from pasearch.runs.keys import Keys
 me, storage = int(sys.argv[1]), sys.stdin.readline().strip()
 if "://" not in storage:
-    stores.STORE_LOCK_SECONDS = 3  # after which the lock of the one that was killed is taken from it
+    stores.STORE_LOCK_SECONDS = 3  # then others take the lock of the killed one
 journal = Journal(stores.parse_address(storage), "run", new=False)
 journal.sealed_by(Keys.from_seed(1).stream("journal"))
 print("ready", flush=True)

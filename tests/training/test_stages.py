@@ -257,7 +257,7 @@ class TestNoiseFirst:
     @pytest.mark.contract
     def test_gradients_that_were_not_bounded_first_are_for_public_data(self):
         made = recipe(noise_before_clip=NoiseBeforeClip(record_bound=None))
-        with pytest.raises(UsageError, match="declared public: set record_bound in noise_before_clip"):
+        with pytest.raises(UsageError, match="declared public: set record_bound"):
             train(network(), records(), made, streams())
         train(network(), records(public=True), made, streams())
 
