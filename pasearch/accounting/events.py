@@ -403,7 +403,7 @@ def describe_event(event: Event) -> str:
             kept = f", at orders up to {event.highest_order:g}" if limited else ""
             return f"adaptive releases within the RDP of [{describe_event(event.event)}]{kept}"
     if not isinstance(event, tuple(EVENT_TYPES.values())):
-        raise UsageError(f"{event!r} is not an event class of this table.")
+        raise UsageError(f"event is {event!r}; expected an event class of `accounting.events`.")
     return event.description_template.format_map(_field_values(event))
 
 

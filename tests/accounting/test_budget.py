@@ -41,9 +41,7 @@ def test_a_bad_delta_is_refused():
 
 def test_a_delta_that_publishes_a_record_is_refused():
     for delta in [1 / 1000, 0.5]:
-        with pytest.raises(
-            UsageError, match=r"^delta is .*below 1/n.*Leave it out, or lower it\.$"
-        ):
+        with pytest.raises(UsageError, match=r"^delta is .*below 1/n.*Omit it or lower it\.$"):
             Budget(1.0, delta).resolve(1000)
         with pytest.raises(
             UsageError, match=r"^The delta of a ledger is .*below 1/n.*outright\. Lower"

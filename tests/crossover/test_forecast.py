@@ -406,7 +406,7 @@ class TestSentence:
     @pytest.mark.unit
     def test_a_run_that_released_a_clearly_worse_model_says_why(self):
         curves = shifted(line(0.8, 0.0), line(0.83, 0.0))
-        told = said(curves, 0, 1.0, compared=True)
+        told = said(curves, 0, 1.0, has_compared=True)
         assert told.startswith(
             "At epsilon 1, b is expected to be better than the released model, a, by 3.0 points"
         )
@@ -449,7 +449,7 @@ def test_every_run_has_one_and_verify_makes_it_again(tmp_path):
     assert "digits" not in json.dumps(found)
     assert not api.verify(tmp_path / "run")[1]
     page = (tmp_path / "run" / "release" / "report.html").read_text()
-    assert ">A forecast of other models</h2>" in page
+    assert ">Forecast for other models</h2>" in page
     assert found["sentence"].split(".")[0] in page
     place = tmp_path / "run" / "release" / "result.json"
     document = json.loads(place.read_text())

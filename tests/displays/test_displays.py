@@ -140,7 +140,7 @@ def test_plot_returns_the_display_and_draws_on_the_axes_it_is_given(searched: An
 
 
 def test_every_axis_says_what_it_shows_and_in_which_unit(searched: Any, selected: Any):
-    units = {"records", "score", "sensitivity", "\N{GREEK SMALL LETTER EPSILON}", "Step", "0 to 1"}
+    units = {"records", "score", "sensitivity", "\N{GREEK SMALL LETTER EPSILON}", "Step", "logit"}
     for display in every(searched, selected):
         axes = display.plot().ax_
         for label in (axes.get_xlabel(), axes.get_ylabel()):
@@ -174,7 +174,7 @@ def test_what_is_no_result_is_refused_in_one_sentence(tmp_path: Path):
         for given in ({}, {"recipe": 3, "task": "feature selection"}, {"selection": {}}):
             with pytest.raises(UsageError, match="not well formed"):
                 made(given)
-        with pytest.raises(UsageError, match="cannot be made of type int"):
+        with pytest.raises(UsageError, match="cannot be made from type int"):
             made(3)
         with pytest.raises(UsageError):
             made(tmp_path / "gone")
@@ -241,7 +241,7 @@ def test_a_crossover_off_the_grid_is_told_in_words():
 def test_one_repeat_has_no_band():
     display = CrossoverDisplay.from_report(report(repeats=1)).plot()
     assert len(display.ax_.collections) == 0
-    assert "no intervals" in display.ax_.get_title(loc="left")
+    assert "no confidence intervals" in display.ax_.get_title(loc="left")
 
 
 def test_names_are_drawn_as_they_are_written():
@@ -273,7 +273,7 @@ def test_trials_have_their_scores_and_the_noises_deviation():
 
 def test_the_winner_has_another_marker():
     axes = TrialsDisplay.from_result(of_trials()).plot().ax_
-    assert legend_of(axes) == ["another trial", "the winner"]
+    assert legend_of(axes) == ["other trial", "selected"]
     markers = {line.get_marker() for line in axes.lines if line.get_marker() in "oD"}
     assert markers == {"o", "D"}
 
@@ -402,7 +402,7 @@ def test_features_without_numbers_keep_their_order(selected: Any):
 def test_what_is_left_out_is_said(selected: Any):
     display = FeaturesDisplay.from_result(selected).plot(most=1)
     assert len(display.ax_.patches) == 1
-    assert "2 of 5 features kept, 1 of them shown" in display.ax_.get_title(loc="right")
+    assert "2 of 5 features selected, 1 of them shown" in display.ax_.get_title(loc="right")
     with pytest.raises(UsageError, match="most is 0"):
         display.plot(most=0)
 
@@ -435,7 +435,7 @@ def test_a_constant_schedule_is_flat(searched: Any):
 def test_a_training_that_ended_early_says_when():
     steered = {"name": "validation", "rate": 0.7, "threshold": 0.01}
     display = ScheduleDisplay.from_result(of_recipe(schedule=steered, steps_made=31)).plot()
-    assert "validation queries" in display.ax_.get_title(loc="left")
+    assert "when the validation accuracy stopped rising" in display.ax_.get_title(loc="left")
     assert "ended after 31 steps" in legend_of(display.ax_)
 
 

@@ -312,7 +312,7 @@ def leads(look: list[list[float]], final: list[list[float]], noise: float) -> St
 
 class TestLeads:
     @pytest.mark.oracle
-    def test_trust_is_the_slope_of_the_best_linear_prediction(self):
+    def test_shrinkage_is_the_slope_of_the_best_linear_prediction(self):
         draw = np.random.default_rng(1)
         look = np.zeros((400, 2))
         look[:, 1] = draw.normal(0, 0.03, 400)
@@ -320,32 +320,32 @@ class TestLeads:
         found = StudyLeads(look=look, final=final, noise=0.02**2)
         seen = look[:, 1] + draw.normal(0, 0.02, 400)
         slope, start = np.polyfit(seen, final[:, 1], 1)
-        assert found.trust == pytest.approx(slope, abs=0.05)
-        assert found.handicaps[1] == pytest.approx(start, abs=0.003)
+        assert found.shrinkage == pytest.approx(slope, abs=0.05)
+        assert found.prior_leads[1] == pytest.approx(start, abs=0.003)
 
     @pytest.mark.unit
     def test_where_scores_say_nothing_the_default_is_kept(self):
         found = leads([[0, 0.1], [0, -0.1]], [[0, 0.1], [0, -0.2]], noise=1e6)
-        assert found.trust < 1e-6
-        assert found.handicaps[1] < 0
+        assert found.shrinkage < 1e-6
+        assert found.prior_leads[1] < 0
 
     @pytest.mark.unit
     def test_without_noise_a_lead_that_lasts_is_trusted(self):
         found = leads([[0, 0.1], [0, -0.1]], [[0, 0.1], [0, -0.1]], noise=0.0)
-        assert found.trust == pytest.approx(1.0)
-        assert found.handicaps.tolist() == pytest.approx([0.0, 0.0])
+        assert found.shrinkage == pytest.approx(1.0)
+        assert found.prior_leads.tolist() == pytest.approx([0.0, 0.0])
 
     @pytest.mark.unit
     def test_a_lead_that_turns_round_is_not_trusted(self):
-        assert leads([[0, 0.1], [0, -0.1]], [[0, -0.1], [0, 0.1]], noise=0.0).trust == 0.0
+        assert leads([[0, 0.1], [0, -0.1]], [[0, -0.1], [0, 0.1]], noise=0.0).shrinkage == 0.0
 
     @pytest.mark.property
     @settings(deadline=None, max_examples=50)
     @given(noise=st.floats(0, 1e3), scale=st.floats(0, 1))
     def test_every_number_is_finite(self, noise: float, scale: float):
         found = leads([[0, scale]], [[0, -scale]], noise)
-        assert 0.0 <= found.trust <= 1.0
-        assert np.isfinite(found.handicaps).all()
+        assert 0.0 <= found.shrinkage <= 1.0
+        assert np.isfinite(found.prior_leads).all()
 
 
 class TestPlanned:
@@ -410,7 +410,7 @@ class TestPlanned:
         from pasearch.report.plan import plan_text
 
         text = plan_text(planned("insured"))
-        assert "trained anew on the same records" in text
+        assert "retrained on the same records, with the remaining privacy budget" in text
         assert "training, look, 4 times" in text
         assert planned("insured").winner == "trained anew"
 

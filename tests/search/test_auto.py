@@ -196,15 +196,15 @@ class TestChoose:
         narrow = replace(MIXED, features={name: 2 for name in MIXED.signals})
         choice = chosen(narrow)
         assert choice.option == FIXED_OPTION
-        assert "a record has 5 values" in choice.why
+        assert "a record has 5 values; the study has data sets with at most 2" in choice.why
         wide = replace(MIXED, features={name: 3 for name in MIXED.signals})
-        assert "numbers" not in chosen(wide).why
+        assert "a record has" not in chosen(wide).why
         table = replace(narrow, kind="table")
         assert "pasearch features" in chosen(table).why
 
     @pytest.mark.unit
     @pytest.mark.parametrize(
-        ("whole", "side"), [(2e-9, "below the range"), (20.0, "above the range")]
+        ("whole", "side"), [(2e-9, "is below the range"), (20.0, "is above the range")]
     )
     def test_outside_the_signals_that_were_measured_nothing_is_predicted(
         self, whole: float, side: str

@@ -151,7 +151,9 @@ class TestTable:
             with search.ledger.charged("test accuracy", opened, key="test") as records:
                 exact = compute_metric_counts(outcome.network, records, metric, device="cpu")
             found = [
-                replace(search, keys=Keys.from_seed(seed))._test(outcome.candidate, outcome.network)
+                replace(search, keys=Keys.from_seed(seed))._release_test_score(
+                    outcome.candidate, outcome.network
+                )
                 for seed in range(300)
             ]
             spent = [count for line, *_, count in search.ledger.spent() if line == "test accuracy"]
@@ -406,7 +408,7 @@ class TestTies:
 
     @pytest.mark.unit
     def test_equal_scores_have_no_favourite(self, tmp_path: Path, monkeypatch):
-        monkeypatch.setattr(SearchEngine, "_score", lambda *arguments: 5)
+        monkeypatch.setattr(SearchEngine, "_release_score", lambda *arguments: 5)
         monkeypatch.setattr(
             engine, "train_candidate",
             lambda candidate, *others, **options: candidate.architecture.build(
@@ -767,7 +769,7 @@ class TestFits:
         assert [kept.device, made.device] == ["cuda", "cuda"]
         first = nn.Sequential(kept.module, nn.Identity())
         assert FittedFrontEnd(Standardise(), nn.Identity()).compose_after(kept).device == "cuda"
-        monkeypatch.setattr(Standardise, "before", Raw())
+        monkeypatch.setattr(Standardise, "first_stage", Raw())
         both = FittedFrontEnd(Standardise(), first, "cuda").first_stage
         assert both is not None
         assert both.device == "cuda"

@@ -89,7 +89,7 @@ def test_the_longest_training_of_a_round_comes_first_and_changes_nothing_but_tha
     tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch
 ):
     order: list[tuple[int, float]] = []
-    genuine = engine.SearchEngine._trial
+    genuine = engine.SearchEngine._run_trial
 
     def noted(self: Any, asked: Any, trial: int, candidate: Any, trained: Any) -> Any:
         recipe = self.plan.trial_recipe(candidate, asked.shape)

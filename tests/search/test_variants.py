@@ -224,7 +224,7 @@ def test_a_run_releases_a_variant_and_is_verified(tmp_path: Path, more: dict):
     assert result.document["variant"] in variants.list_variant_names(ACCURACY, 10)
     assert not api.verify(tmp_path / "run")[1]
     report = (tmp_path / "run" / "release" / "report.html").read_text()
-    assert "by a private pick of variants" in report
+    assert "by private post-training selection" in report
     path = tmp_path / "run" / "release" / "result.json"
     forged = json.loads(path.read_text()) | {"variant": "another"}
     path.write_text(json.dumps(forged))

@@ -280,7 +280,7 @@ def test_records_that_do_not_fit_are_refused(
     for call in (architecture.shapes, lambda s: architecture.parameters(s, 10)):
         with pytest.raises(UsageError, match=words) as refusal:
             call(shape)
-        assert "Use" in str(refusal.value)
+        assert "Use " in str(refusal.value)
 
 
 @pytest.mark.unit

@@ -223,7 +223,7 @@ class TestJoined:
         assert deep.build((3,), 2, np.random.default_rng(0))[-1].weight.any()
 
     @pytest.mark.unit
-    def test_frozen_has_features_at_random_beside_the_input(self):
+    def test_frozen_has_random_features_with_its_input(self):
         frozen = self.WIDE.freeze_first(1)
         assert frozen.parameters((3,), 2) == (16 + 16, 16)
         assert frozen.describe() == "dense 4 tanh with its input (frozen)"

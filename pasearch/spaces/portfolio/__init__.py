@@ -143,8 +143,7 @@ class Study:
             outputs: Number of classes.
             features: Number of values per record.
             beyond: Maximum distance of the signal above the measured range, in powers of ten. Below
-                the
-                range of most data sets there is no prediction, because curves fall steeply there.
+                the range of most data sets there is no prediction: curves fall steeply there.
         """
         low = float(np.median([each[0] for each in self.signals.values()]))
         high = max(float(each[-1]) for each in self.signals.values())
