@@ -55,4 +55,4 @@ def render_plan_html(plan: Any) -> str:
 
 def render_plan_text(plan: Any) -> str:
     """Render a plan as text, as the command line prints it."""
-    return MODULE_LOADERS["report"]().text_of(plan)
+    return MODULE_LOADERS["report"]().format_plan(plan)

@@ -140,7 +140,7 @@ class TestFeatures:
         balanced, most = told["balanced_accuracy"]["value"], told["most_common"]
         assert f"balanced accuracy {100 * balanced:.1f} %" in shown
         name = told["classes"][most["class"]]
-        always = f"accuracy of always answering '{name}' {100 * most['value']:.1f} %"
+        always = f"majority-class baseline ('{name}') {100 * most['value']:.1f} %"
         assert always in html.unescape(shown)
         assert f"the majority class '{name}' (" in html.unescape(shown)
         document = copy.deepcopy(chosen.document)
