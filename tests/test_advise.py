@@ -508,7 +508,7 @@ class TestShown:
         assert code == 0
         assert all(each.question in whole for each in of_digits.branches)
         assert whole.splitlines()[:9] == short.splitlines()[:9]
-        assert "behind it" not in whole
+        assert "Use --verbose" not in whole
 
     def test_on_a_terminal_lines_are_wrapped_and_commands_are_not(
         self, run: Any, monkeypatch: pytest.MonkeyPatch

@@ -176,7 +176,7 @@ class Strategy(NamedComponent, ABC):
 
     @classmethod
     def from_request(cls, **given: Any) -> Self:
-        """Return it with a request's settings: those of `takes` that were given.
+        """Return the strategy with the settings that a request gives, of `request_options`.
 
         A subclass names them, with the defaults of a request.
         """
