@@ -165,7 +165,9 @@ class TestRegistry:
         class Another(Selector):
             name = "top"
 
-        with pytest.raises(UsageError, match=r"'top' belongs to pasearch\.features\.top_features\.TopSel"):
+        with pytest.raises(
+            UsageError, match=r"'top' belongs to pasearch\.features\.top_features\."
+        ):
             SELECTORS.register(Another)
         assert SELECTORS["top"].__module__ == "pasearch.features.top_features"
 
