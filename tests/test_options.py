@@ -160,7 +160,7 @@ def test_a_function_takes_data_by_place_and_nothing_else():
     for function in (search_architecture, select_features, train):
         with pytest.raises(UsageError, match=r"as a positional argument: write \w+\(data"):
             function("digits", "target")
-        with pytest.raises(UsageError, match=r"epsilon: no such option.*budget=Budget"):
+        with pytest.raises(UsageError, match=r"epsilon: unknown option.*budget=Budget"):
             function("digits", epsilon=2.0)
     assert accept_request_fields(TrainRequest)(lambda request: request.steps)(steps=7) == 7
 

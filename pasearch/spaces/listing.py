@@ -99,7 +99,7 @@ def count_architectures(space: SearchSpace) -> int:
 
 
 def space_toml(values: dict[str, Any]) -> str:
-    """Write a space of `list_spaces` as a TOML file that `--space` reads."""
+    """Write a space of `list_spaces` as a TOML file for `space=`."""
     lines = [f"# {values['about']} [{values['source']}]", f'family = "{values["family"]}"']
     for part in ("choices", "default"):
         lines += [f"[{part}]", *(f"{gene} = {json.dumps(v)}" for gene, v in values[part].items())]
