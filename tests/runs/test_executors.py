@@ -203,7 +203,7 @@ def test_a_training_with_nothing_to_hand_over_says_so():
         ("default", "it trains one network"),
         ("sa-dpsgd", "its recipe makes validation queries"),
     ]:
-        with pytest.raises(UsageError, match=f"executor is 'process', and nothing .*: {why}"):
+        with pytest.raises(UsageError, match=f"executor is 'process', but it cannot .*: {why}"):
             plan_training("digits", budget=Budget(3.0), steps=5, executor="process", recipe=recipe)
 
 
@@ -218,7 +218,7 @@ def test_a_selection_with_nothing_to_hand_over_says_so():
         if why is None:
             plan_feature_selection("digits", budget=Budget(3.0), **asked)
             continue
-        with pytest.raises(UsageError, match=f"executor is 'process', and nothing .*: {why}"):
+        with pytest.raises(UsageError, match=f"executor is 'process', but it cannot .*: {why}"):
             plan_feature_selection("digits", budget=Budget(3.0), **asked)
 
 
@@ -249,7 +249,7 @@ def test_an_executor_that_would_be_idle_is_refused():
             with pytest.raises(UsageError, match="trainings on a GPU run in this process"):
                 check_executor(name, "cuda", {})
         with pytest.raises(
-            UsageError, match=f"executor is '{name}', and nothing .*: because. Leave"
+            UsageError, match=f"executor is '{name}', but it cannot train .*: because. Leave"
         ):
             check_executor(name, "cpu", {name: "because"})
 
