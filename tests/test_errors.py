@@ -25,7 +25,7 @@ class TestNearest:
     def test_a_slip_of_the_hand_is_answered_with_what_was_meant(self):
         for given, meant in [
             ({"data": "dgits"}, "digits"),
-            ({"strategy": "insred"}, "insured"),
+            ({"strategy": "protected-havling"}, "protected-halving"),
             ({"space": "fcn-papper"}, "fcn-paper"),
             ({"metric": "acuracy"}, "accuracy"),
             ({"recipe": "dpsdg"}, "dpsgd"),
@@ -114,6 +114,7 @@ class TestSystemWords:
 @pytest.mark.unit
 def test_an_interrupted_run_says_what_finishes_it():
     told = str(InterruptedRunError("runs/a"))
-    assert "finish it with `pasearch resume runs/a`. Changed data end it for good." in told
+    assert "Finish the run with `pasearch resume runs/a`; no result" in told
+    assert "with changed data the run cannot be resumed" in told
     assert "with the same command; no result" in str(InterruptedRunError("x", "the same command"))
     assert InterruptedRunError("x").exit_code == 130

@@ -125,7 +125,7 @@ def test_what_is_no_plain_file_of_text_is_refused(
         refused(read, tmp_path / "closed", "Permission denied")
     with pytest.raises(UsageError, match="null byte"):
         read("a\0b")
-    for name in ("MOST_TOML", "MOST_JSON"):
+    for name in ("MAX_TOML_BYTES", "MAX_JSON_BYTES"):
         monkeypatch.setattr(files, name, 1000)
     refused(read, tmp_path / "large", "more than 1,000 bytes")
 
