@@ -124,9 +124,11 @@ def test_every_strategy_event_and_field_is_described():
     from pasearch.accounting.events import EVENT_TYPES
     from pasearch.results import SCHEMA_VERSION
     from pasearch.search import strategy
+    from pasearch.search.names import show_strategy
 
     for name in ("auto", *strategy.STRATEGIES):
-        assert re.search(rf"^\| `{name}`", SEARCH.read_text(), re.MULTILINE), name
+        row = rf"^\| `{show_strategy(name)}`"
+        assert re.search(row, SEARCH.read_text(), re.MULTILINE), name
     result = (ROOT / "docs/result.md").read_text()
     for name in EVENT_TYPES:
         assert re.search(rf"^\| `{name}` \|", result, re.MULTILINE), name

@@ -356,7 +356,7 @@ class TestEncoded:
         for page in (result.card.lower(), report.lower()):
             words = "clamped, rank by rank, to the nearest of 1,000 public vectors of norm 1"
             assert (words in page) == encoded
-            assert ("noise with the Fisher information of" in page) == bool(law)
+            assert ("noise with the fisher information of" in page) == bool(law)
             assert law in page
             assert (
                 "multiplied by its distance from pure noise, at no privacy cost" in page
@@ -467,7 +467,7 @@ class TestCommand:
         assert "each gradient scaled to about norm 1, large or small (AUTO-S, gamma 0.01)" in out
         assert re.search(r"^Model     MLP with 8 \w+ units \(data-independent choice\)$", out, re.M)
         assert not re.search(r"^(Strategy|Winner|Space) ", out, re.M), "nothing is searched"
-        assert re.search(r"^Model: 8 \w+ units \(", out, re.M)
+        assert re.search(r"^Model: MLP with 8 \w+ units \(", out, re.M)
         document = json.loads((tmp_path / "run/release/result.json").read_text())
         assert document["best"]["layers"][0]["units"] == 8
         assert document["recipe"]["steps"] == 8
@@ -490,7 +490,7 @@ class TestCommand:
             "steps_made"
         ]
         assert 1 <= made <= 40
-        words = f"made {made} of at most 40"
+        words = f"{made} of at most 40"
         assert f"{words} steps" in out
         for file in ("privacy-card.md", "report.html"):
             assert words in (tmp_path / "run/release" / file).read_text(), file

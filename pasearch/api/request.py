@@ -8,7 +8,7 @@ A request is a frozen value, validated on creation and stored in `private/`, so 
 resumed from another working directory. This module has no heavy imports, because help needs it.
 
 An error names an option as in Python, `search_share=`; the command line shows its flag instead
-(`errors.FIELD`).
+(`errors.OPTION_REFERENCE`).
 
 Source: docs/rules.md, rules 1 and 13.
 """

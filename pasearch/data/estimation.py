@@ -11,7 +11,7 @@ same privacy cost: noise multiplier sigma and additive delta. It does not depend
 An estimate is a release, so every later step may use it on any partition. It is computed from the
 partition for scores or for the test, which has epsilon to spare. A class list is estimated from the
 training records, because no model can be trained without it. They are most of the records, so a
-rare class is found with a small part of their epsilon (`planning.Solver`).
+rare class is found with a small part of their epsilon (`planning.PlanCalibrator`).
 
 Source: docs/rules.md, rule 13. Proof: docs/guarantees/estimated-schema.md.
 """

@@ -9,7 +9,7 @@ are post-processing of the released table of counts. The verdict compares with t
 lead over it has a smaller error than either score, because both use the same records. If the test
 released one number, the majority-class baseline is not available. Nothing here has a privacy cost.
 
-Source: docs/result.md, `score`; `training.metrics.error_of`; `training.from_cells`.
+Source: docs/result.md, `score`; `training.metrics.compute_score_error`; `training.score_tables`.
 """
 
 from __future__ import annotations
