@@ -249,7 +249,7 @@ class TestTraining:
             seen.update(streams)
             return iter(())
 
-        monkeypatch.setattr("pasearch.search.candidate_training.rounds_of", keep)
+        monkeypatch.setattr("pasearch.search.candidate_training.run_rounds", keep)
         stream = Keys.from_seed(5).stream("trial", 0)
         trained(stream)
         assert set(seen) == {"weights", "batch", "noise", "dropout"}

@@ -666,7 +666,7 @@ def test_on_cuda_trainings_in_turns_give_what_they_give_one_by_one(
     with searching(tmp_path / "x", way) as search:
         found = replace(search, device="cuda").run()
     monkeypatch.setattr(
-        engine.SearchEngine, "_jobs", lambda *_: iter(())
+        engine.SearchEngine, "_charge_jobs", lambda *_: iter(())
     )  # then each has its own turn
     with searching(tmp_path / "one", way) as search:
         expected = replace(search, device="cuda").run()
