@@ -419,7 +419,7 @@ def test_one_number_is_shared_out_among_the_layers():
 
 @pytest.mark.unit
 def test_bounds_of_another_number_of_layers_are_refused():
-    with pytest.raises(UsageError, match="2 numbers, and the network 3"):
+    with pytest.raises(UsageError, match="2 numbers, and the network has 3"):
         PerLayerClipping(clip_norms=(1.0, 2.0)).layer_clip_norms(3)
     network, x, own = made("dense")
     with pytest.raises(UsageError, match="trainable layers"):
