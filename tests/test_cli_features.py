@@ -170,7 +170,7 @@ BAD: dict[str, tuple[bytes, list[str], str]] = {
     "k above features": (
         b"a,b,y\n" + b"1,2,0\n" * 50, ["--k", "999", "--method", "top"], "k is 999, but the data",
     ),
-    "k of no use": (b"a,b,y\n" + b"1,2,0\n" * 50, ["--k", "2", "--method", "all"], "leave --k out"),
+    "k of no use": (b"a,b,y\n" + b"1,2,0\n" * 50, ["--k", "2", "--method", "all"], "Remove --k"),
     "unknown method": (b"a,b,y\n" + b"1,2,0\n" * 50, ["--method", "magic"], "method is 'magic'"),
     "unknown model": (b"a,b,y\n" + b"1,2,0\n" * 50, ["--model", "forest"], "--model is 'forest'"),
     "pixels of a table": (

@@ -302,9 +302,9 @@ class TestRefused:
             ({"steps": 0}, "integer|whole number"),
             ({"batch": 10**6}, "batch"),
             ({"metric": "mae"}, "metric"),
-            ({"strategy": "rs"}, "does not take"),
-            ({"budget": 1}, "does not take"),
-            ({"recipe": "dpsgd"}, "does not take"),
+            ({"strategy": "rs"}, "unknown option"),
+            ({"budget": 1}, "unknown option"),
+            ({"recipe": "dpsgd"}, "unknown option"),
             ({"device": "tpu"}, "Device"),
         ]:
             with pytest.raises(PasearchError, match=said) as raised:

@@ -125,7 +125,7 @@ class TestEveryTask:
         new = frame()
         assert (line.predict(new) == model.predict(new)).all()
         assert line.score(new, new["income"]) == model.score(new)
-        with pytest.raises(UsageError, match="a budget of its own"):
+        with pytest.raises(UsageError, match="already trained with differential privacy"):
             model.fit(new, new["income"])
 
     def test_it_outlives_the_run_and_a_pickle(self, runs: dict[str, Path]):
@@ -161,7 +161,7 @@ class TestRecords:
         table, of_arrays = pasearch.load(runs["search"]), pasearch.load(runs["training"])
         with pytest.raises(UsageError, match="no column 'city'"):
             table.predict(frame()[["age"]])
-        with pytest.raises(UsageError, match="expected 3 cells a row"):
+        with pytest.raises(UsageError, match="expected 3 cells per row"):
             table.predict(frame()[["age"]].to_numpy())
         with pytest.raises(UsageError, match=r"expected numbers, \(rows, 4, 4\)"):
             of_arrays.predict(np.zeros((3, 15)))
@@ -173,7 +173,7 @@ class TestRecords:
         assert right > 0.7
         with pytest.raises(UsageError, match="the column 'income'"):
             model.score(new[["age", "city"]])
-        with pytest.raises(UsageError, match="give them as y"):
+        with pytest.raises(UsageError, match="pass them as y"):
             pasearch.load(runs["training"]).score(arrays()[0])
 
     def test_classes_that_are_numbers_are_compared_as_texts(self, tmp_path: Path):

@@ -52,7 +52,7 @@ def refused_at(what: str) -> Callable[..., Any]:
         ({"architecture": "none.toml"}, ("none.toml is not there", "`architecture=`")),
         ({"ledger": "there"}, ("there is a folder", "`ledger=`")),
         ({"ledger": "no/ledger"}, ("no/ledger", "because no is not there", "`ledger=`")),
-        ({"ledger": "new"}, ("new does not exist yet", "`ledger_budget=`")),
+        ({"ledger": "new"}, ("new is not there yet", "`ledger_budget=`")),
         ({"ledger": "file.csv"}, ("file.csv is not a shared ledger", "`ledger=`")),
         ({"cache": "file.csv"}, ("file.csv", "Not a directory", "`cache=`")),
         ({"cache": "file.csv/c"}, ("file.csv/c cannot", "Not a directory", "`cache=`")),

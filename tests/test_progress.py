@@ -360,5 +360,5 @@ class TestFromPython:
 
     @pytest.mark.unit
     def test_anything_else_is_refused(self):
-        with pytest.raises(UsageError, match="of type str"):
+        with pytest.raises(UsageError, match="has the type str"):
             prepared("all", progress="bar")

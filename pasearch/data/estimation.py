@@ -200,6 +200,7 @@ class SchemaEstimate:
         return CategoryCounts(noise_multiplier=noise, delta=self.delta, most=self.most)
 
     def to_json(self) -> dict[str, Any]:
+        """Return the fields as plain values."""
         return asdict(self)
 
 

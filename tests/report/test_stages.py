@@ -270,10 +270,10 @@ def test_a_stage_that_is_not_known_is_an_error_and_no_default_sentence():
 @pytest.mark.unit
 def test_the_law_of_the_noise_is_said_without_its_scale():
     for law, words in [
-        (StudentT(freedom=9.0, scale=7.0), "(student-t, freedom 9)"),
-        (GeneralisedNormal(power=1.76), "(generalised-normal, power 1.76)"),
-        (VarianceGamma(shape=2.0), "(variance-gamma, shape 2)"),
-        (LaplaceNoise(), "(laplace)"),
+        (StudentT(freedom=9.0, scale=7.0), "student-t, freedom 9"),
+        (GeneralisedNormal(power=1.76), "generalised-normal, power 1.76"),
+        (VarianceGamma(shape=2.0), "variance-gamma, shape 2"),
+        (LaplaceNoise(), "laplace"),
     ]:
         (said,) = others(bounding=EncodedClipping(), noise=law)
         assert words in said

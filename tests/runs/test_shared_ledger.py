@@ -357,7 +357,7 @@ def test_a_run_without_a_price_is_refused(shared: SharedLedger):
             ),
         )
     )
-    with pytest.raises(UsageError, match="no price"):
+    with pytest.raises(UsageError, match="no bound for"):
         shared.reserve("a", {"train": pair}, N)
     assert reserved(shared.path) == []
 

@@ -95,7 +95,7 @@ def test_an_interrupted_wait_goes_on_until_all_have_ended(monkeypatch: pytest.Mo
             ended.append(place)
 
     with pytest.raises(KeyboardInterrupt):
-        ThreadTeam(3).all(part)
+        ThreadTeam(3).run_all(part)
     assert sorted(ended) == [1, 2]
     assert len(calls) == 3
 
@@ -104,5 +104,5 @@ def test_an_interrupted_wait_goes_on_until_all_have_ended(monkeypatch: pytest.Mo
 def test_one_thread_is_the_caller(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(ThreadPoolExecutor, "submit", None)
     asked: list[threading.Thread] = []
-    ThreadTeam(1).all(lambda place: asked.append(threading.current_thread()))
+    ThreadTeam(1).run_all(lambda place: asked.append(threading.current_thread()))
     assert asked == [threading.current_thread()]
