@@ -70,7 +70,7 @@ def at_work(cluster: Any) -> list[int]:
             parent = int((place / "stat").read_text().rpartition(")")[2].split()[1])
         except OSError:  # it has ended
             continue
-        if name.startswith(b"ray::_done") and parent in raylets:
+        if name.startswith(b"ray::_run_work") and parent in raylets:
             found.append(int(place.name))
     return found
 

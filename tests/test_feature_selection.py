@@ -138,7 +138,7 @@ class TestReports:
         seen = [{**each, "uncertainty": 0.0} for each in document["relevance"]]
         seen[1]["uncertainty"] = told
         page = report_html({**document, "relevance": seen, "relevance_of_noise": 0.02})
-        assert ("as good as a random one" in page) == useless
+        assert ("the selection is no better than random" in page) == useless
 
 
 class TestEveryMethod:

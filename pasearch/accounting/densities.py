@@ -213,7 +213,7 @@ class Density(Stage):
 
     def describe(self) -> str:
         own = [f"{f.name} {getattr(self, f.name):g}" for f in fields(self) if f.name != "scale"]
-        return describe_noise(", ".join([self.name, *own]))
+        return describe_noise(self.name, ", ".join(own))
 
 
 def _log_twice_sinh(x: Array) -> Array:
@@ -222,9 +222,10 @@ def _log_twice_sinh(x: Array) -> Array:
         return x + np.log(-np.expm1(-2 * x))
 
 
-def describe_noise(law: str) -> str:
+def describe_noise(name: str, parameters: str) -> str:
     """Describe noise of a distribution for plan, card and report."""
-    return f"{law} noise with the Fisher information of Gaussian noise of that multiplier"
+    shape = f" ({parameters})" if parameters else ""
+    return f"{name} noise{shape} with the Fisher information of Gaussian noise of that multiplier"
 
 
 # --- densities with a formula ---
@@ -628,9 +629,7 @@ class Tabulated(Density):
         return float(-np.min(slopes[at:]))
 
     def describe(self) -> str:
-        return describe_noise(
-            f"{self.name}, {len(self.knots):,} knots from 0 to {self.knots[-1]:g}"
-        )
+        return describe_noise(self.name, f"{len(self.knots):,} knots from 0 to {self.knots[-1]:g}")
 
 
 def tabulate_density(

@@ -296,7 +296,7 @@ def test_runs_add_up_until_one_is_refused_without_a_trace(shared: SharedLedger):
         shared.reserve("c", SMALL, N)
     for part in (
         "This run does not fit",
-        "2 runs",
+        "2 earlier runs",
         "spent epsilon 0.8,",
         "costs 0.4 alone",
         "cost 1.2,",

@@ -483,7 +483,9 @@ def test_exact_scores_are_said_to_be_exact(run: Any, tmp_path: Path):
     for strategy, kind in (("portions", "exact"), ("fixed", "noisy")):
         code, out, err = run(*asked, strategy, "--out", strategy)
         assert code == 0, err
-        assert f"every candidate's {kind} score" in " ".join(out.split())
+        assert f"their {kind} scores, which the privacy cost does not cover" in " ".join(
+            out.split()
+        )
         card = (tmp_path / strategy / "release" / "privacy-card.md").read_text()
         assert f"sees the {kind} score of every candidate" in card
 

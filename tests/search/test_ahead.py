@@ -411,7 +411,7 @@ class TestPlanned:
 
         text = plan_text(planned("insured"))
         assert "retrained on the same records, with the remaining privacy budget" in text
-        assert "training, look, 4 times" in text
+        assert "training, look (4 times)" in text
         assert planned("insured").winner == "trained anew"
 
 

@@ -288,7 +288,7 @@ def test_encoded_gradients_with_gaussian_noise_cost_what_clipped_ones_do():
 
 @pytest.mark.unit
 def test_without_the_network_s_size_other_noise_has_no_price():
-    with pytest.raises(UsageError, match="how many numbers are trained"):
+    with pytest.raises(UsageError, match="depends on the number of trainable parameters"):
         recipe_of(noise=LaplaceNoise()).event(N)
 
 
@@ -975,7 +975,7 @@ def open_table() -> Dataset:
 
 @pytest.mark.unit
 def test_an_undeclared_schema_leaves_the_size_open():
-    with pytest.raises(UsageError, match="undeclared schema leaves open"):
+    with pytest.raises(UsageError, match="requires a declared schema"):
         api.prepare(open_table(), budget=BUDGET, strategy="fixed", recipe=small("encoded-laplace"))
     with pytest.raises(UsageError, match="declare the schema, or leave `noise=` out"):
         api.prepare(

@@ -635,6 +635,8 @@ def test_every_file_with_compiled_code_is_in_the_hash_that_its_cache_is_bound_to
     found = {
         path.relative_to(package).as_posix()
         for path in package.rglob("*.py")
-        if re.search(r"\bnjit\b|\bruns\.compiled import\b.*\bloop\b", path.read_text("utf-8"))
+        if re.search(
+            r"\bnjit\b|\bruns\.compiled import\b.*\bcompile_loop\b", path.read_text("utf-8")
+        )
     }
     assert found == set(noise_loops.COMPILED_FILES)

@@ -314,10 +314,10 @@ class TestEnergies:
         assert 0.85 < np.std(seen) / scale < 1.15
 
     def test_without_noise_only_for_public_records(self):
-        with pytest.raises(UsageError, match="declared public"):
+        with pytest.raises(UsageError, match="requires public records"):
             compute_mean_loss(network(), records())
         for claimed in (1, "yes", None):
-            with pytest.raises(UsageError, match="declared public"):
+            with pytest.raises(UsageError, match="requires public records"):
                 compute_mean_loss(network(), replace(records(), public=claimed))
 
     @pytest.mark.oracle
