@@ -265,7 +265,8 @@ def _show_plan(
             message = (
                 f"Trials: stored in {store}. Anybody who can read this {store.kind} sees the "
                 f"number and times of trials and their {'exact' if exact else 'noisy'} scores, "
-                "which the privacy cost does not cover. Protect it like the private folder of the run."
+                "which the privacy cost does not cover. Protect it like the private folder of "
+                "the run."
             )
             typer.echo(wrap_lines(escape_text(message)) + "\n")
         if prepared.request.executor == "ray":
