@@ -2,9 +2,9 @@
 
 One total (epsilon, delta) covers everything that a run reads.
 
-    >>> from pasearch import Budget, search_architecture            # doctest: +SKIP
-    >>> result = search_architecture("digits", budget=Budget(epsilon=2.0))   # doctest: +SKIP
-    >>> result.price, result.model                                  # doctest: +SKIP
+    >>> from pasearch import Budget, search_architecture
+    >>> result = search_architecture("digits", budget=Budget(epsilon=2.0))
+    >>> labels = result.predict([[[0.0] * 8] * 8])
 
 Names are imported on first use, because torch takes seconds to load and a plan does not need it.
 """

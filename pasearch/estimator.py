@@ -230,6 +230,12 @@ def load(path: str | Path) -> TrainedClassifier | TrainedRegressor:
         UsageError: there is no result, it has another version, or the model file was changed.
 
     Cost: none (post-processing of the released model).
+
+    Example:
+        >>> from pasearch import Budget, load, train
+        >>> run = train("digits", budget=Budget(epsilon=2.0), steps=10)
+        >>> load(run.path).n_features_in_
+        64
     """
     result = load_result(path)
     _ = result.model  # refuses a changed file now instead of at the first prediction

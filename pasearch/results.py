@@ -449,6 +449,12 @@ def load_result(path: str | Path) -> SearchResult | FeatureResult:
         UsageError: there is no result, it has another version, or its card is missing.
 
     Cost: none.
+
+    Example:
+        >>> from pasearch import Budget, load_result, train
+        >>> run = train("digits", budget=Budget(epsilon=2.0), steps=10)
+        >>> load_result(run.path).price == run.price
+        True
     """
     document, file = read_document(path), find_release(path) / "privacy-card.md"
     try:

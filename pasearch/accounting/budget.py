@@ -20,6 +20,10 @@ class Budget:
     Args:
         epsilon: Total epsilon, finite and above 0.
         delta: Total delta, in (0, 1); None: `resolve` sets it once n is known.
+
+    Example:
+        >>> Budget(epsilon=1.0).resolve(1797)
+        Budget(epsilon=1.0, delta=0.0001)
     """
 
     epsilon: float

@@ -254,7 +254,7 @@ def answer_questions(facts: Facts) -> tuple[Branch, ...]:
 def format_signal(signal: float) -> str:
     """Return a signal in figures: 4.56, or 1,234.
 
-    >>> level(4.5678), level(1234.5)
+    >>> format_signal(4.5678), format_signal(1234.5)
     ('4.57', '1,234')
     """
     return f"{signal:,.0f}" if signal >= 100 else f"{signal:.3g}"
@@ -431,7 +431,8 @@ def advise(
 
     Example:
         >>> from pasearch import advise
-        >>> print(advise("digits", epsilon=1.0).text(whole=False))  # doctest: +SKIP
+        >>> advise("digits", epsilon=1.0).command.task
+        'arch'
 
     Source: Bao et al., Fig. 11; `api/advice.toml` names a source with every answer.
     """

@@ -326,6 +326,12 @@ def compare_workflows(
 
     Cost: none: only records that were declared public are read.
 
+    Example:
+        >>> from pasearch import compare_workflows
+        >>> small = {"candidates": 2, "repeats": 1, "steps": 10, "data_is_public": True}
+        >>> compare_workflows("digits", epsilon=2.0, **small).metric
+        'accuracy'
+
     Source: Bao et al., section V-A, Table I.
     """
     if unknown := [name for name in options if name not in ACCEPTED_OPTIONS]:

@@ -97,6 +97,12 @@ def measure_crossover(
         UsageError: Unsuitable grid, models or data; nothing was trained.
 
     Cost: none: only records that were declared public are read.
+
+    Example:
+        >>> from pasearch import measure_crossover
+        >>> small = {"epsilons": [1.0, 8.0], "repeats": 2, "steps": 10, "data_is_public": True}
+        >>> measure_crossover("digits", ("linear", "fcn"), **small).errors.shape
+        (2, 2, 2)
     """
     grid, number = parse_epsilon_grid(epsilons), check_positive_integer("repeats", repeats)
     request = SearchRequest(data, **options)

@@ -49,9 +49,9 @@ def plan_feature_selection(request: FeatureRequest) -> FeaturePlan:
 
     Example:
         >>> from pasearch import Budget, plan_feature_selection
-        >>> schema = {"target": "income", "columns": {"age": {"low": 17, "high": 90}}}
-        >>> plan = plan_feature_selection(frame, schema=schema, budget=Budget(1.0))
-        >>> print(plan)
+        >>> plan = plan_feature_selection("digits", budget=Budget(epsilon=2.0))
+        >>> round(plan.price.epsilon, 2)
+        2.0
     """
     return prepare_run(request).plan
 
@@ -70,9 +70,9 @@ def select_features(request: FeatureRequest) -> FeatureResult:
 
     Example:
         >>> from pasearch import Budget, select_features
-        >>> schema = {"target": "income", "columns": {"age": {"low": 17, "high": 90}}}
-        >>> result = select_features(frame, schema=schema, budget=Budget(1.0))
-        >>> result.features, result.price, result.predict(new)
+        >>> result = select_features("digits", budget=Budget(epsilon=2.0), method="all")
+        >>> round(result.price.epsilon, 2), len(result.features)
+        (2.0, 64)
     """
     return run(prepare_run(request))
 

@@ -74,19 +74,27 @@ def pretrain(
     """Train a backbone on public images, and write its weights.
 
     Args:
-        data: Images with classes, as for `arch`. They are taken as public: nothing protects them.
-        out: A new file.
-        module: One of `data.backbones.MODULES`.
+        data: Name or path of images with classes. They must be public: nothing protects them.
+        out: Path of the new file with the weights.
+        module: Name of the network, a key of `data.backbones.MODULES`.
         epochs: Number of passes over the images, 1 to 1,000.
-        data_root: torchvision's folder, for built-in data sets.
+        data_root: Folder of torchvision's data sets, for built-in names.
         device: "auto", "cpu" or "cuda".
         seed: Seed of the initial weights, the order and the augmentation.
-        on_epoch: Called with the number of finished epochs and the mean loss of the last.
+        on_epoch: Callback with (finished epochs, mean loss of the last one).
 
     Raises:
-        UsageError: Data that are no images with classes, another module, a file that exists.
+        UsageError: Data without images or classes, an unknown module, or an existing file.
 
-    Cost: none is charged: the records are public because you say so.
+    Cost: none: the caller declares the images public.
+
+    Example:
+        >>> import numpy as np
+        >>> from pasearch import pretrain
+        >>> images = np.zeros((64, 16, 16), np.uint8)
+        >>> np.savez("images.npz", x=images, y=np.arange(64) % 2)
+        >>> pretrain("images.npz", out="backbone.pt", epochs=1).module
+        'small'
     """
     path = Path(out)
     check_module_name(module)

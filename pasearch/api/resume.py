@@ -47,6 +47,10 @@ def resume(
         BudgetError: Data, plan, code, versions or device differ from the start of the run.
 
     Cost: the remaining lines of the run's plan; its total is unchanged.
+
+    Example:
+        >>> from pasearch import resume
+        >>> resume("runs/digits-1")  # doctest: +SKIP
     """
     with reopen_run(path) as folder:
         request = read_request(folder.private, REQUESTS, data)

@@ -50,9 +50,9 @@ def plan_architecture_search(request: SearchRequest) -> Plan:
 
     Example:
         >>> from pasearch import Budget, plan_architecture_search
-        >>> schema = {"target": "income", "columns": {"age": {"low": 17, "high": 90}}}
-        >>> plan = plan_architecture_search(frame, schema=schema, budget=Budget(1.0))
-        >>> print(plan)
+        >>> plan = plan_architecture_search("digits", budget=Budget(epsilon=2.0))
+        >>> round(plan.price.epsilon, 2)
+        2.0
     """
     return prepare_run(request).plan
 
@@ -71,9 +71,9 @@ def search_architecture(request: SearchRequest) -> SearchResult:
 
     Example:
         >>> from pasearch import Budget, search_architecture
-        >>> schema = {"target": "income", "columns": {"age": {"low": 17, "high": 90}}}
-        >>> result = search_architecture(frame, schema=schema, budget=Budget(1.0))
-        >>> result.price, result.test_score, result.predict(new)
+        >>> result = search_architecture("digits", budget=Budget(epsilon=2.0))
+        >>> round(result.price.epsilon, 2), len(result.predict([[[0.0] * 8] * 8]))
+        (2.0, 1)
     """
     return run(prepare_run(request))
 
@@ -89,9 +89,9 @@ def plan_training(request: TrainRequest) -> Plan:
 
     Example:
         >>> from pasearch import Budget, plan_training
-        >>> schema = {"target": "income", "columns": {"age": {"low": 17, "high": 90}}}
-        >>> plan = plan_training(frame, schema=schema, budget=Budget(1.0))
-        >>> print(plan)
+        >>> plan = plan_training("digits", budget=Budget(epsilon=2.0))
+        >>> round(plan.price.epsilon, 2)
+        2.0
     """
     return prepare_run(request).plan
 
@@ -113,9 +113,9 @@ def train(request: TrainRequest) -> SearchResult:
 
     Example:
         >>> from pasearch import Budget, train
-        >>> schema = {"target": "income", "columns": {"age": {"low": 17, "high": 90}}}
-        >>> result = train(frame, schema=schema, budget=Budget(1.0))
-        >>> result.price, result.test_score, result.predict(new)
+        >>> result = train("digits", budget=Budget(epsilon=2.0))
+        >>> round(result.price.epsilon, 2), len(result.predict([[[0.0] * 8] * 8]))
+        (2.0, 1)
     """
     return run(prepare_run(request))
 

@@ -48,7 +48,7 @@ def make_element(tag: str, *children: str, **attributes: object) -> Markup:
         children: Content of the element.
         attributes: Attributes; `class_` means class, `aria_label` aria-label; None omits one.
 
-    >>> element("text", "a < b", x=1.5, class_="soft")
+    >>> make_element("text", "a < b", x=1.5, class_="soft")
     Markup('<text x="1.5" class="soft">a &lt; b</text>')
     """
     written = ""

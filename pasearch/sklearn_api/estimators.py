@@ -295,14 +295,12 @@ class PrivateArchitectureSearchClassifier(ClassifierMixin, _PrivateArchitectureS
         steps: Number of training steps; None: the default for n.
         batch: Expected batch size; None: the default for n.
         metric: Metric for ranking candidates and for the test score: accuracy, balanced-accuracy,
-            auc,
-            log-loss or brier; for regression mae or rmse. None: accuracy, or mae.
+            auc, log-loss or brier; for regression mae or rmse. None: accuracy, or mae.
         device: "auto", "cpu" or "cuda".
         score_epsilon: Epsilon of one `score` with a ledger, above 0; None: a tenth of epsilon.
         secure_noise: Whether AES-256 generates all random numbers, batches and candidates included.
         out: Folder of the run, which must not exist (so not for cross-validation); None: a
-            temporary
-            one, deleted after the fit.
+            temporary one, deleted after the fit.
 
     Attributes:
         classes_: Class labels, sorted.
@@ -310,6 +308,14 @@ class PrivateArchitectureSearchClassifier(ClassifierMixin, _PrivateArchitectureS
 
     Cost: epsilon and delta per fit; with a ledger `score_epsilon` per `score`; predictions cost
         nothing.
+
+    Example:
+        >>> from sklearn.datasets import load_digits
+        >>> x, y = load_digits(return_X_y=True)
+        >>> declared = {"bounds": (0, 16), "classes": range(10)}
+        >>> model = PrivateArchitectureSearchClassifier(epsilon=2.0, **declared).fit(x, y)
+        >>> model.predict(x[:3]).shape
+        (3,)
     """
 
     classes: Iterable[Any] | None = None
@@ -400,13 +406,19 @@ class PrivateArchitectureSearchRegressor(RegressorMixin, _PrivateArchitectureSea
     """Regressor whose architecture is searched and trained under one (epsilon, delta).
 
     Guarantee, Args, Attributes, Cost: same as `PrivateArchitectureSearchClassifier`, without
-    `classes`
-    and `classes_`.
+    `classes` and `classes_`.
 
     Args:
         target_bounds: Declared (low, high) of the target; values outside are clamped. None:
-            estimated
-            with DP.
+            estimated with DP.
+
+    Example:
+        >>> from sklearn.datasets import load_diabetes
+        >>> x, y = load_diabetes(return_X_y=True)
+        >>> declared = {"bounds": (-0.2, 0.2), "target_bounds": (0, 400)}
+        >>> model = PrivateArchitectureSearchRegressor(epsilon=4.0, **declared).fit(x, y)
+        >>> model.predict(x[:3]).shape
+        (3,)
     """
 
     target_bounds: Pair | None = None

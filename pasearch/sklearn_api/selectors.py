@@ -399,6 +399,13 @@ class PrivateCFS(_PrivateSelector):
 
     Cost: epsilon and delta per fit; `transform` costs nothing.
 
+    Example:
+        >>> from sklearn.datasets import load_digits
+        >>> x, y = load_digits(return_X_y=True)
+        >>> selector = PrivateCFS(epsilon=2.0, k=5, bounds=(0, 16), classes=range(10))
+        >>> selector.fit_transform(x, y).shape
+        (1797, 5)
+
     Source: Bao et al., section VIII-B, Algorithm 3; docs/features.md.
     """
 
@@ -427,6 +434,14 @@ class PAFS(_PrivateSelector):
             bounds are estimated with DP from the tenth of the records that the scores use.
         device: "auto", "cpu" or "cuda".
 
+    Example:
+        >>> from sklearn.datasets import load_digits
+        >>> x, y = load_digits(return_X_y=True)
+        >>> declared = {"bounds": (0, 16), "classes": range(10)}
+        >>> selector = PAFS(epsilon=2.0, population=2, generations=1, **declared)
+        >>> selector.fit(x, y).support_.shape
+        (64,)
+
     Source: Bao et al., section VIII-B, Algorithm 4; docs/features.md.
     """
 
@@ -451,11 +466,9 @@ class PrivatePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, _PrivateChoi
         z = (x - mean_) scale_ @ components_^T
 
     x is a record of numbers within its bounds; a missing number is in their middle. If other
-    columns
-    exist, x is the record encoded by the schema, in [0, 1]. Mean, scale and components are
-    released.
-    `scale_` divides by the square root of the standard deviation that the mean implies, so that
-    components do not depend on the width of the bounds.
+    columns exist, x is the record encoded by the schema, in [0, 1]. Mean, scale and components are
+    released. `scale_` divides by the square root of the standard deviation that the mean implies,
+    so that components do not depend on the width of the bounds.
 
     Guarantee, Cost: same as `PrivateCFS`. y is ignored.
 
@@ -469,6 +482,12 @@ class PrivatePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, _PrivateChoi
         mean_: Means, (d,), in the data's units.
         scale_: Factors of the centred features, (d,), above 0.
         result_: `FitSelection` with the released values; other attributes see `PrivateFit`.
+
+    Example:
+        >>> from sklearn.datasets import load_digits
+        >>> x, y = load_digits(return_X_y=True)
+        >>> PrivatePCA(epsilon=2.0, n_components=8, bounds=(0, 16)).fit_transform(x).shape
+        (1797, 8)
 
     Source: docs/rules.md, "Sensitivities" (PCA); Dwork et al. 2014, "Analyze Gauss".
     """

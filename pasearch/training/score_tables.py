@@ -251,7 +251,7 @@ def compute_wilson_interval(share: float, error: float, deviations: float) -> tu
         deviations: Quantile of the normal distribution: 1.96 for 95 % confidence.
 
     >>> [round(end, 3) for end in compute_wilson_interval(0.85, 0.01, 1.96)]
-    [0.829, 0.868]
+    [0.829, 0.869]
     """
     n, square = max(share * (1 - share) / error**2, 1 / error), deviations**2
     middle = (share + square / (2 * n)) / (1 + square / n)

@@ -109,6 +109,13 @@ def verify(path: str | Path, public: str | Path | None = None) -> tuple[PrivacyC
         UsageError: There is no result, it is malformed, or `public` is not a key.
 
     Cost: none, because it reads `release/` alone.
+
+    Example:
+        >>> from pasearch import Budget, train, verify
+        >>> run = train("digits", budget=Budget(epsilon=2.0), steps=10)
+        >>> price, disagreements = verify(run.path)
+        >>> price == run.price, disagreements
+        (True, [])
     """
     signer = None if public is None else read_public_key(public)
     release = results.find_release(path)
