@@ -90,10 +90,10 @@ def beside() -> str:
         told.append(f"{ahead} of {len(tables)} at epsilon {epsilon:g}")
     count = len({r["table"] for r in rows})
     return (
-        f"On {count} tables nothing is declared: `pasearch` finds ranges and categories itself "
-        "and pays for them; the other libraries are given them for free. Its median accuracy (of a "
-        "number that is predicted, its median error) is better than that of Opacus, DP-EBM, "
-        f"BoostedAdaSSP and diffprivlib on {', '.join(told)}."
+        f"Comparison on {count} tables: `pasearch` estimates ranges and categories within its "
+        "budget; Opacus, DP-EBM, BoostedAdaSSP and diffprivlib receive them for free. The median "
+        "accuracy of `pasearch` (for regression, its median error) is better than that of all four "
+        f"on {', '.join(told)}."
     )
 
 
