@@ -621,11 +621,7 @@ class FeatureRequest(ChoiceRequest):
         of={"top": ""},
     )
     pool: int | None = option(
-        None,
-        "Side of the pooled square, pixels.",
-        SEARCH,
-        default_text="2",
-        of={"max-pool": ""},
+        None, "Side of the pooled square, pixels.", SEARCH, default_text="2", of={"max-pool": ""}
     )
     trainer: str = option(
         "auto", "Training method: auto, dpsgd, or objective (also: logistic).", TRAINING,

@@ -15,9 +15,7 @@ from typing import Any
 
 from pasearch.accounting.checks import check_positive_integer
 from pasearch.accounting.densities import Density, GaussianNoise
-from pasearch.api.lifecycle import (
-    Prepared,
-)
+from pasearch.api.lifecycle import Prepared
 from pasearch.api.request import SearchRequest
 from pasearch.api.resolve import (
     assume_public,

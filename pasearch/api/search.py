@@ -12,18 +12,9 @@ import shutil
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
-from pasearch.api.lifecycle import (
-    RunOutput,
-    Session,
-    make_score_json,
-    release_result,
-    run,
-)
+from pasearch.api.lifecycle import RunOutput, Session, make_score_json, release_result, run
 from pasearch.api.request import SearchRequest, TrainRequest, accept_request_fields, check_executor
-from pasearch.api.resolve import (
-    choose_device,
-    resolve_dataset,
-)
+from pasearch.api.resolve import choose_device, resolve_dataset
 from pasearch.api.resolve_search import PlannedSearch, assemble_plan, expand_request, prepare_search
 from pasearch.data.partitions import Dataset
 from pasearch.results import SearchResult, compute_digest

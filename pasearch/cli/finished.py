@@ -94,8 +94,7 @@ def sign(
 
 
 Card = Annotated[
-    bool,
-    typer.Option("--verbose", help="Print the privacy card too: all accesses to the data."),
+    bool, typer.Option("--verbose", help="Print the privacy card too: all accesses to the data.")
 ]
 
 

@@ -45,8 +45,7 @@ EPSILON = Option(
 )
 DELTA = Option("Total delta of the run.", BUDGET, default_text="power of ten below 1/n")
 Delta = Annotated[
-    float | None,
-    typer.Option("--delta", help="Total delta. [default: power of ten below 1/n]"),
+    float | None, typer.Option("--delta", help="Total delta. [default: power of ten below 1/n]")
 ]
 REQUESTS = (requests.SearchRequest, requests.FeatureRequest)
 FLAGS = {"epsilon": "--eps", "delta": "--delta"} | {

@@ -164,11 +164,7 @@ class TestGenetic:
     @settings(max_examples=60, deadline=None)
     @given(correlations(), st.integers(0, 2**32), st.floats(0, 1), st.floats(0, 1))
     def test_the_set_is_never_empty(
-        self,
-        given_: tuple[np.ndarray, np.ndarray],
-        seed: int,
-        p_co: float,
-        p_mu: float,
+        self, given_: tuple[np.ndarray, np.ndarray], seed: int, p_co: float, p_mu: float
     ):
         found = cfs_genetic(
             *given_,

@@ -15,11 +15,7 @@ from scipy.stats import beta, gamma, ks_2samp, kstest
 from pasearch.accounting.events import PureDP
 from pasearch.errors import UsageError
 from pasearch.features import logistic
-from pasearch.features.logistic import (
-    ObjectivePerturbation,
-    fit_many,
-    fit_public,
-)
+from pasearch.features.logistic import ObjectivePerturbation, fit_many, fit_public
 from pasearch.runs.keys import Keys, Stream
 
 KEYS = Keys.from_seed(5)

@@ -25,12 +25,7 @@ from pasearch.features.cfs import (
     published_sensitivity,
     uncertainties_from_entropies,
 )
-from pasearch.features.contingency import (
-    Attribute,
-    Attributes,
-    JointCounts,
-    count_tables,
-)
+from pasearch.features.contingency import Attribute, Attributes, JointCounts, count_tables
 from pasearch.runs.keys import Keys
 
 

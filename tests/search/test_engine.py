@@ -622,10 +622,7 @@ class TestEstimate:
         path = tmp_path / "x"
         with monkeypatch.context() as patch:
             patch.setattr(RunFolder, "atomic_write", stopped)
-            with (
-                pytest.raises(KeyboardInterrupt),
-                searching(path, "rs", **UNDECLARED) as search,
-            ):
+            with pytest.raises(KeyboardInterrupt), searching(path, "rs", **UNDECLARED) as search:
                 estimate(search)
         with searching(path, "rs", **UNDECLARED) as search:
             charged = {("schema", "validation"): 1, ("classes", "train"): 1}

@@ -212,9 +212,7 @@ class TestPick:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "more",
-    [{}, {"strategy": "insured", "candidates": 2}, {"metric": "brier"}],
-    ids=str,
+    "more", [{}, {"strategy": "insured", "candidates": 2}, {"metric": "brier"}], ids=str
 )
 def test_a_run_releases_a_variant_and_is_verified(tmp_path: Path, more: dict):
     options = OPTIONS | {"steps": 8} | more
