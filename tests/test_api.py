@@ -28,13 +28,13 @@ from pasearch.api.binding import compute_fingerprint, list_versions
 from pasearch.api.lifecycle import Prepared
 from pasearch.api.request import SearchRequest
 from pasearch.api.resume import resume
-from pasearch.api.search import plan_architecture_search, search_architecture
+from pasearch.api.search import search_architecture
 from pasearch.data.array_file import from_arrays
-from pasearch.data.partitions import Dataset, Partition, UnchargedReadError
+from pasearch.data.partitions import Dataset, Partition
 from pasearch.errors import BudgetError, InterruptedRunError, MachineError, UsageError
 from pasearch.report.card import ASSUMED_PUBLIC
 from pasearch.report.score import is_below_noise
-from pasearch.results import SearchResult, load_network, load_result
+from pasearch.results import SearchResult, load_result
 from pasearch.runs.folder import RunFolder
 from pasearch.runs.keys import Keys
 from pasearch.runs.ledger import Ledger, Receipt
@@ -221,19 +221,6 @@ def test_an_interrupted_run_is_taken_up_and_pays_once(
     assert times(tmp_path / "x") == {started(tmp_path / "x")}
 
 
-@pytest.mark.unit
-def test_a_read_without_a_charge_would_be_caught(tmp_path: Path, monkeypatch):
-    """The instruments above have teeth: a ledger that charges nothing opens nothing."""
-
-    def peek(search: engine.SearchEngine, candidate, network):
-        return search.dataset["test"].open(Receipt("train")), None
-
-    monkeypatch.setattr(engine.SearchEngine, "_release_test_score", peek)
-    with pytest.raises(UnchargedReadError):
-        run(tmp_path / "x", "fixed")
-    assert not os.listdir(tmp_path / "x" / "release")
-
-
 class TestInputs:
     @pytest.mark.unit
     def test_a_file_arrays_and_a_data_set_are_the_same_data(self, tmp_path: Path):
@@ -290,16 +277,6 @@ class TestInputs:
         assert found[1] < 0.3
 
     @pytest.mark.unit
-    def test_the_plan_is_of_form_alone(self):
-        x, y = arrays()
-        options = {**OPTIONS, "strategy": "rs", "candidates": 3}
-        plans = [
-            plan_architecture_search(data, budget=BUDGET, **options).to_json()
-            for data in ((x, y), (x * np.nan, y * 0 - 9))
-        ]
-        assert plans[0] == plans[1] == prepared("rs").plan.to_json()
-
-    @pytest.mark.unit
     def test_numbers_of_numpy_are_numbers(self, tmp_path: Path):
         options = {**OPTIONS, "strategy": "fixed", "steps": np.int64(4), "seed": np.int64(7)}
         options["bounds"] = (np.float32(-3), np.float64(3))
@@ -323,27 +300,6 @@ class TestFolders:
         paths = [api.run(prepared("fixed"), out=None, progress=None).path for _ in range(2)]
         assert [path.name for path in paths] == ["arrays-1", "arrays-2"]
         assert [path.parent for path in paths] == [tmp_path / "runs"] * 2
-
-    @pytest.mark.unit
-    @pytest.mark.parametrize(
-        ("change", "kind"),
-        [
-            ({"batch": 1000}, UsageError),
-            ({"strategy": "magic"}, UsageError),
-            ({"bounds": (3.0, -3.0)}, UsageError),
-            ({"max_categories": 1}, UsageError),
-            ({"seed": 1.5}, UsageError),
-            ({"strategy": "stw"}, UsageError),
-            ({"strategy": "paas", "score_epsilon": 5.0}, BudgetError),
-        ],
-        ids=str,
-    )
-    def test_a_refused_run_writes_nothing(self, tmp_path: Path, change: dict, kind: type):
-        with pytest.raises(kind):
-            search_architecture(
-                arrays(), budget=BUDGET, out=tmp_path / "x", **{**OPTIONS, **change}
-            )
-        assert not os.listdir(tmp_path)
 
 
 class TestResume:
@@ -499,11 +455,6 @@ class TestResume:
             resume(tmp_path / "x", data=arrays())
 
     @pytest.mark.unit
-    def test_no_run_at_all(self, tmp_path: Path):
-        with pytest.raises(UsageError):
-            resume(tmp_path / "nowhere")
-
-    @pytest.mark.unit
     def test_a_run_in_use_is_not_taken_up(self, stopped: Path):
         with Ledger.open(stopped / "private" / "ledger.sqlite"), pytest.raises(
             UsageError, match="in use"
@@ -512,22 +463,6 @@ class TestResume:
 
 
 class TestSeed:
-    @pytest.mark.unit
-    def test_marks_the_card_as_not_private(self, tmp_path: Path):
-        result = run(tmp_path / "x", "fixed", seed=1)
-        assert "Not private" in result.card.splitlines()[2]
-        assert result.document["reproducible"] is True
-        card = json.loads((tmp_path / "x/release/privacy-card.json").read_text())
-        assert card["private"] is False
-
-    @pytest.mark.unit
-    def test_without_one_the_card_says_private(self, tmp_path: Path):
-        result = run(tmp_path / "x", "fixed")
-        assert "not private" not in result.card.lower()
-        assert result.document["reproducible"] is False
-        card = json.loads((tmp_path / "x/release/privacy-card.json").read_text())
-        assert card["private"] is True
-
     @pytest.mark.unit
     def test_two_runs_differ_without_one_and_are_equal_with_it(self, tmp_path: Path):
         free = [run(tmp_path / f"free{i}", "fixed").document["model"]["sha256"] for i in (0, 1)]
@@ -587,29 +522,6 @@ class TestHiddenNumber:
         assert capsys.readouterr() == ("", "")
 
     @pytest.mark.unit
-    @pytest.mark.parametrize("way", HIDING)
-    def test_no_field_is_of_a_trial(self, finished: Callable[[str], Finished], way: str):
-        for file in ("result.json", "privacy-card.json"):
-            text = (finished(way).path / "release" / file).read_text()
-            for word in (
-                '"trials"',
-                '"unique_trials"',
-                '"timings"',
-                '"tie_break"',
-                '"noisy_correct"',
-            ):
-                assert word not in text
-            for word in ("same_as", "winner_index", "seconds_since_start"):
-                assert word not in text
-
-    @pytest.mark.unit
-    def test_the_model_does_not_carry_its_trials_number(self, finished: Callable[[str], Finished]):
-        path = finished("rs").path
-        content = torch.load(path / "release/model.pt", weights_only=True)
-        assert all(isinstance(value, torch.Tensor) for value in content.values())
-        assert set(content) == set(load_network(path).state_dict())
-
-    @pytest.mark.unit
     def test_the_sizes_of_the_files_tell_the_winner_only(self, tmp_path: Path, monkeypatch):
         space = {"name": "one", "choices": {"units_1": [3]}}
         plan = api.prepare(
@@ -622,23 +534,6 @@ class TestHiddenNumber:
             api.run(plan, out=path, progress=None)
             sizes.append((path / "release" / "model.pt").stat().st_size)
         assert sizes[0] == sizes[1]
-
-
-def test_a_run_on_a_file_is_resumed_from_another_directory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    here, there = tmp_path / "here", tmp_path / "there"
-    for folder in (here, there):
-        folder.mkdir()
-    x, y = arrays()
-    np.savez(here / "mine.npz", x=x, y=y)
-    monkeypatch.chdir(here)
-    with monkeypatch.context() as patched:
-        interrupt(patched, at=0)
-        with pytest.raises(InterruptedRunError):
-            search_architecture("mine.npz", budget=BUDGET, out="run", **OPTIONS)
-    monkeypatch.chdir(there)
-    assert resume("../here/run").price.epsilon <= BUDGET.epsilon
 
 
 class TestAlteredRuns:
@@ -803,22 +698,6 @@ class TestUndeclared:
             assert item in result.card
         assert verify(tmp_path / "x")[1] == []
         assert result.predict(arrays()[0]).shape == (200,)
-
-    @pytest.mark.contract
-    def test_an_interrupted_one_buys_nothing_twice(
-        self, tmp_path: Path, bare: dict, monkeypatch: pytest.MonkeyPatch
-    ):
-        options = {**bare, "seed": 4}
-        whole = search_architecture(arrays(), budget=BUDGET, out=tmp_path / "whole", **options)
-        with monkeypatch.context() as patch:
-            interrupt(patch, at=0)
-            with pytest.raises(InterruptedRunError):
-                search_architecture(arrays(), budget=BUDGET, out=tmp_path / "x", **options)
-        assert spent(tmp_path / "x")["schema", "test"][1] == 1
-        assert spent(tmp_path / "x")["classes", "train"][1] == 1
-        resumed = resume(tmp_path / "x", data=arrays())
-        assert resumed.document == whole.document
-        assert spent(tmp_path / "x") == spent(tmp_path / "whole")
 
     @pytest.mark.unit
     def test_read_for_nothing_it_is_listed(self, tmp_path: Path, bare: dict):
@@ -1216,28 +1095,6 @@ categories = ["low", "high"]
         for file in (tmp_path / "x" / "release").iterdir():
             assert RARE.encode() not in file.read_bytes()
 
-    @pytest.mark.contract
-    def test_a_declared_one_costs_nothing(self, tmp_path: Path, table: Path):
-        (tmp_path / "s.toml").write_text(self.KNOWN)
-        plan = plan_architecture_search(
-            table, budget=BUDGET, schema=tmp_path / "s.toml", strategy="fixed", **TABLES
-        )
-        assert [line.name for line in plan.lines] == ["training", "test accuracy"]
-        assert plan.schema.shape == (12 + 5,)
-        assert plan.schema.classes == 2
-
-    @pytest.mark.unit
-    def test_a_plan_depends_on_no_cell(self, tmp_path: Path, table: Path):
-        plans = []
-        for content in (None, ",,,", "x,y", '"'):
-            if content is not None:
-                header, *rows = table.read_text().splitlines()
-                content = content.replace('"', "a")
-                table.write_text("\n".join([header, *([content] * len(rows))]) + "\n")
-            plan = plan_architecture_search(table, budget=BUDGET, strategy="rs", **TABLES)
-            plans.append(plan.to_json())
-        assert all(plan == plans[0] for plan in plans)
-
     @pytest.mark.unit
     def test_a_resume_finds_file_and_schema_from_elsewhere(
         self, tmp_path: Path, table: Path, monkeypatch: pytest.MonkeyPatch
@@ -1265,14 +1122,6 @@ categories = ["low", "high"]
         low, high = result.schema.target_bounds
         assert low < high
         assert np.isfinite(result.predict([["Rome", "n0", "low"]])).all()
-
-    @pytest.mark.unit
-    def test_the_target_may_not_be_declared_as_something_else(self, tmp_path: Path, table: Path):
-        (tmp_path / "s.toml").write_text(self.KNOWN)
-        with pytest.raises(UsageError, match="declares column 'income' as a category"):
-            plan_architecture_search(
-                table, budget=BUDGET, schema=tmp_path / "s.toml", regression=True
-            )
 
 
 class TestImages:
@@ -1327,19 +1176,6 @@ class TestAuto:
         assert result.best.to_json() in document["space"]["entries"]
         assert verify(tmp_path / "x")[1] == []
 
-    @pytest.mark.unit
-    def test_an_interrupted_one_is_taken_up_with_the_same_choice(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ):
-        options = {"steps": 5, "batch": 20, "device": "cpu", "bounds": (-3, 3), "classes": 2}
-        with monkeypatch.context() as patch:
-            interrupt(patch, at=0)
-            with pytest.raises(InterruptedRunError):
-                search_architecture(arrays(), budget=BUDGET, out=tmp_path / "x", **options)
-        result = resume(tmp_path / "x", data=arrays())
-        plan = plan_architecture_search(arrays(), budget=BUDGET, **options)
-        assert result.document["auto"] == plan.auto
-
 
 @pytest.mark.unit
 def test_the_cache_is_private_and_gone_unless_it_was_asked_for(tmp_path: Path):
@@ -1374,16 +1210,6 @@ def test_what_is_misspelt_is_named():
         api.prepare("digits", budget=Budget(1.0), clases=3)  # type: ignore[call-arg]
     with pytest.raises(UsageError, match="expected Budget"):
         api.prepare("digits", budget=2.0)  # type: ignore[arg-type]
-
-
-@pytest.mark.unit
-def test_a_target_of_no_kind_is_said_to_be_taken_as_classes(tmp_path: Path):
-    path = tmp_path / "ages.csv"
-    path.write_text("\n".join(["a,age", *(f"{i % 5},{20 + i % 40}" for i in range(300))]))
-    taken = api.prepare(path, budget=Budget(2.0), strategy="fixed").plan.warnings
-    assert any("type of target 'age' is not declared" in each for each in taken)
-    numbers = api.prepare(path, budget=Budget(2.0), strategy="fixed", regression=True).plan
-    assert not any("using classification" in each for each in numbers.warnings)
 
 
 @pytest.mark.unit

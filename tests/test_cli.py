@@ -62,38 +62,6 @@ class TestArch:
         assert stat.S_IMODE(private.stat().st_mode) == 0o700
         assert not (private / "keys").exists(), "keys are destroyed at the end"
 
-    @pytest.mark.parametrize("strategy", ["rs", "mgrs", "paas"])
-    def test_searches_with_every_private_strategy(self, run: Run, strategy: str):
-        more = [] if strategy == "rs" else ["--generations", 2, "--candidates", 4]
-        code, _out, err = run(
-            "arch", "--eps", 4, "--strategy", strategy, *SMALL, *more, "--out", "x"
-        )
-        assert code == 0, err
-        document = json.loads(Path("x/release/result.json").read_text())
-        assert document["price"]["epsilon"] <= 4
-        assert ("trials" in document) == (strategy == "paas")
-        assert run("verify", "x")[0] == 0
-
-    def test_retraining_trains_the_winner_on_slots_the_search_did_not_see(self, run: Run):
-        code, _out, err = run("arch", "--eps", 4, *RS, "--search-share", 0.3, "--out", "x")
-        assert code == 0, err
-        document = json.loads(Path("x/release/result.json").read_text())
-        assert document["winner"] == "retrained"
-        assert {line["partition"] for line in document["events"]} == {
-            "search", "train", "validation", "test",
-        }  # fmt: skip
-        assert document["price_by_partition"]["train"]["epsilon"] > 3.9
-
-    def test_stw_runs_on_public_data_only(self, run: Run, tmp_path: Path):
-        arguments = ["arch", "--eps", 4, "--strategy", "stw", *SMALL, "--generations", 1]
-        code, _, err = run(*arguments)
-        assert code == 2
-        assert "--data-is-public" in err
-        assert not written(tmp_path)
-        code, out, err = run(*arguments, "--data-is-public")
-        assert code == 0, err
-        assert "exact score" in out
-
     def test_json_is_all_of_the_output(self, run: Run):
         code, out, _ = run("arch", "--eps", 2, *FIXED, "--json")
         assert code == 0
@@ -113,23 +81,6 @@ class TestArch:
         assert code == 0, err
         assert json.loads(Path("y/release/result.json").read_text())["dataset"]["name"] == "people"
 
-    def test_repeat_and_select_hides_the_number_of_trainings(self, run: Run):
-        code, _out, _err = run("arch", "--eps", 4, *RS, "--out", "x", "--seed", 3)
-        assert code == 0
-        release = Path("x/release")
-        started = json.loads(Path("x/private/run.json").read_text())["started"]
-        for path in [Path("x"), Path("x/private"), release, *release.iterdir()]:
-            assert path.stat().st_mtime_ns == started * 10**9
-        document = json.loads((release / "result.json").read_text())
-        assert not {"trials", "unique_trials", "timings"} & set(document)
-        trials = len(list(Path("x/private/trials").glob("*.pt")))
-        assert trials >= 1
-
-    def test_a_seed_is_said_to_be_not_private(self, run: Run):
-        run("arch", "--eps", 2, *FIXED, "--seed", 1, "--out", "x")
-        assert "not private" in Path("x/release/privacy-card.md").read_text()
-        assert json.loads(Path("x/release/privacy-card.json").read_text())["private"] is False
-
 
 class TestPlan:
     def test_prints_everything_and_writes_nothing(self, run: Run, tmp_path: Path):
@@ -147,20 +98,6 @@ class TestPlan:
     def test_json(self, run: Run):
         document = json.loads(run("plan", "arch", "--eps", 2, *FIXED, "--json")[1])
         assert document["price"]["epsilon"] <= 2
-
-    def test_does_not_depend_on_a_value(self, run: Run, npz: Path):
-        first = run("plan", "arch", npz, "--eps", 2, *FIXED)[1]
-        with np.load(npz) as old:
-            arrays = {**old}
-        arrays["x"] = np.full_like(arrays["x"], np.nan)
-        np.savez(npz, **arrays)
-        assert run("plan", "arch", npz, "--eps", 2, *FIXED)[1] == first
-
-    def test_uses_the_papers_split(self, run: Run, mnist_root: Path):
-        options = ["--data-root", mnist_root, "--eps", 3, "--split", "paper", "--strategy", "rs"]
-        code, out, err = run("plan", "arch", "mnist", *options)
-        assert code == 0, err
-        assert "60,000 train, 5,000 validation, 5,000 test" in out
 
 
 class TestRefusals:
@@ -242,46 +179,11 @@ class TestRefusals:
             assert word in err
             assert not written(tmp_path)
 
-    def test_a_space_with_an_empty_choice(self, run: Run, tmp_path: Path):
-        space = tmp_path / "mine.toml"
-        space.write_text('family = "fcn"\n[choices]\nunits_1 = []\n')
-        code, _, err = run("arch", "--eps", 1, "--space", space)
-        assert (code, "empty" in err) == (2, True)
-
-    def test_an_existing_folder(self, run: Run, tmp_path: Path):
-        (tmp_path / "x").mkdir()
-        code, _, err = run("arch", "--eps", 1, *FIXED, "--out", "x")
-        assert (code, "exists" in err) == (2, True)
-        assert not list((tmp_path / "x").iterdir())
-
     def test_a_budget_too_small_says_which_would_do(self, run: Run, tmp_path: Path):
         code, _, err = run("arch", "--eps", "1e-6", "--strategy", "rs")
         assert code == 3
         assert "epsilon" in err
         assert not written(tmp_path)
-
-    def test_a_result_of_another_version(self, run: Run):
-        run("arch", "--eps", 2, *FIXED, "--out", "x")
-        file = Path("x/release/result.json")
-        file.write_text(file.read_text().replace('"schema_version": 4', '"schema_version": 99'))
-        code, _, err = run("verify", "x")
-        assert (code, "99" in err) == (2, True)
-
-    def test_resume_of_nothing(self, run: Run):
-        code, _, err = run("resume", "nowhere")
-        assert (code, "nowhere" in err) == (2, True)
-
-
-class TestVerify:
-    @pytest.fixture
-    def result(self, run: Run) -> Path:
-        run("arch", "--eps", 2, *RS, "--out", "x")
-        return Path("x/release/result.json")
-
-    def test_agrees(self, run: Run, result: Path):
-        code, out, _ = run("verify", "x")
-        assert code == 0
-        assert out.startswith("Verified: epsilon ")
 
 
 class TestAccount:
@@ -467,13 +369,6 @@ def test_a_seeded_run_says_so_in_its_last_line(run: Run):
     assert "NOT PRIVATE: --seed" in out.splitlines()[-1]
 
 
-def test_a_budget_that_only_buys_noise_is_warned_of(run: Run):
-    code, out, _ = run("plan", "arch", "--eps", "0.02", *FIXED)
-    assert code == 0
-    assert "expect an accuracy near chance" in " ".join(out.split())
-    assert out.strip().splitlines()[-1].startswith("Privacy cost: epsilon")
-
-
 RARE = "7070707070"  # of one record alone, and no figure that a run tells by chance
 
 
@@ -507,15 +402,6 @@ class TestTables:
         assert len(document["estimated_privately"]) == 3
         assert run("verify", "x")[0] == 0
 
-    def test_its_number_is_predicted(self, run: Run, table: Path):
-        options = ["--regression", "--target", "age", "--out", "x"]
-        code, out, err = run("arch", table, "--eps", 8, *SMALL_TABLE, *options)
-        assert code == 0, err
-        told = r"^Test mean absolute error: \d{1,3}\.\d % of the target's range on 41 test records"
-        assert re.search(told, out, re.M)
-        assert RARE not in out + err
-        assert json.loads(Path("x/release/result.json").read_text())["score"]["scale"]
-
     def test_a_file_of_which_no_row_can_be_read_sends_its_user_to_check(
         self, run: Run, tmp_path: Path
     ):
@@ -548,13 +434,6 @@ class TestTables:
     def test_a_column_that_is_not_there(self, run: Run, table: Path):
         code, _, err = run("arch", table, "--eps", 1, "--target", "incom")
         assert (code, "did you mean 'income'" in err) == (2, True)
-
-    def test_assumed_public_it_is_warned_of(self, run: Run, table: Path):
-        code, out, _ = run("plan", "arch", table, "--eps", 1, *SMALL_TABLE,
-                           "--assume-public-schema")  # fmt: skip
-        assert code == 0
-        assert "assumed public, so not charged: age, city, income" in out
-        assert "estimated with DP" not in out
 
 
 class TestCheck:
@@ -636,22 +515,6 @@ class TestCheck:
 
 
 class TestLedger:
-    def test_a_run_too_many_is_refused_with_3_and_leaves_nothing(
-        self, run: Run, npz: Path, tmp_path: Path
-    ):
-        options = [npz, "--eps", 1, "--strategy", "fixed", "--space", "tables", "--steps", 5,
-                   "--batch", 20, "--ledger", "people.ledger"]  # fmt: skip
-        for name in ("a", "b"):
-            code, _, err = run("arch", *options, "--ledger-budget", 3, "1e-3", "--out", name)
-            assert code == 0, err
-        code, _, err = run("arch", *options, "--out", "c")
-        assert code == 3
-        assert "people.ledger" in err
-        assert "Nothing was read" in err
-        assert not (tmp_path / "c").exists()
-        card = Path("b/release/privacy-card.md").read_text()
-        assert "cost at most epsilon 3 at delta 0.001 in total" in card
-
     def test_one_run_before_is_one(self, run: Run, npz: Path):
         options = [npz, "--eps", 1, "--strategy", "fixed", "--space", "tables", "--steps", 5,
                    "--batch", 20, "--ledger", "people.ledger"]  # fmt: skip
@@ -669,11 +532,6 @@ class TestLedger:
         assert "other: this one costs " in " ".join(err.split())
         assert "earlier runs" not in err
 
-    def test_a_new_one_needs_a_total(self, run: Run, npz: Path, tmp_path: Path):
-        code, _, err = run("arch", npz, "--eps", 1, *FIXED, "--ledger", "new")
-        assert (code, "--ledger-budget" in err) == (2, True)
-        assert not written(tmp_path)
-
 
 class TestAuto:
     def test_says_why_and_is_the_default(self, run: Run, npz: Path):
@@ -684,20 +542,6 @@ class TestAuto:
         (why,) = (line for line in out.splitlines() if line.startswith("Why "))
         assert "public data sets of this kind" in why
         assert "portfolio of arrays networks" in out
-
-    def test_searching_elsewhere_is_said(self, run: Run, npz: Path):
-        with np.load(npz) as old:
-            others = {**old, "x": old["x"][:0:-1], "y": old["y"][1:]}
-            np.savez(npz.with_name("others.npz"), **others)
-        code, out, err = run(
-            "arch", npz, "--eps", 4, "--search-on", "others.npz", "--steps", 5, "--batch", 20,
-            "--out", "x",
-        )  # fmt: skip
-        assert code == 0, err
-        assert "on the public data others; trained once" in out
-        names = [line["name"] for line in json.loads(Path("x/release/result.json").read_text())[
-            "events"]]  # fmt: skip
-        assert names == ["training", "test accuracy"]
 
 
 @pytest.mark.unit

@@ -62,12 +62,6 @@ class TestFeatures:
         assert code == 0
         assert out.startswith("Verified: epsilon 1.9")
 
-    @pytest.mark.unit
-    def test_digits_are_the_default(self, run: Run):
-        code, out, _ = run("features", *QUICK, "--method", "random", "--k", 9, "--quiet")
-        assert code == 0
-        assert out.startswith("Privacy cost: ")
-
     @pytest.mark.contract
     def test_a_dry_run_prints_the_plan_and_leaves_nothing(
         self, run: Run, people: Path, tmp_path: Path
@@ -92,65 +86,6 @@ class TestFeatures:
         code, out, _ = run("features", *options, "--dry-run", "--json")
         assert code == 0
         assert json.loads(out)["lines"] == released["events"]
-
-    @pytest.mark.unit
-    def test_subsets_tell_the_law_and_nothing_else(self, run: Run, people: Path):
-        options = [people, "--schema", "people.toml", *QUICK, "--method", "subsets"]
-        code, out, err = run("features", *options, "--candidates", 3, "--out", "x", "--verbose")
-        assert (code, err) == (0, "")
-        plan, found = out.split("\nPrivacy cost: ", 1)
-        assert "geometric with mean 3" in plan
-        assert "trial" not in found
-
-    @pytest.mark.unit
-    def test_a_seed_is_said_to_be_not_private(self, run: Run, people: Path):
-        options = [people, "--schema", "people.toml", *QUICK, "--method", "all", "--seed", 1]
-        code, out, _ = run("features", *options)
-        assert code == 0
-        assert "this run is not private" in out
-        assert "NOT PRIVATE" in out.strip().splitlines()[-1]
-
-    @pytest.mark.unit
-    def test_a_folder_that_exists_is_never_written_to(self, run: Run, people: Path):
-        Path("x").mkdir()
-        code, out, err = run("features", people, *QUICK, "--out", "x")
-        assert (code, out) == (2, "")
-        assert "x exists" in err
-        assert list(Path("x").iterdir()) == []
-
-    @pytest.mark.unit
-    def test_a_budget_that_is_too_small_ends_with_3(self, run: Run, people: Path, tmp_path: Path):
-        before = left(tmp_path)
-        code, out, err = run(
-            "features",
-            people,
-            "--schema",
-            "people.toml",
-            "--model",
-            "logistic",
-            "--eps",
-            1e-6,
-            "--delta",
-            1e-12,
-        )
-        assert (code, out) == (3, "")
-        assert "epsilon" in err
-        assert left(tmp_path) == before
-
-
-class TestSchema:
-    @pytest.mark.contract
-    def test_is_estimated_unless_said_otherwise(self, run: Run, people: Path):
-        code, estimated, _ = run("features", people, *QUICK, "--method", "all", "--dry-run")
-        assert code == 0
-        assert "will be estimated with DP from the" in estimated
-        assert "from the test partition" in estimated
-        code, read, _ = run(
-            "features", people, *QUICK, "--method", "all", "--dry-run", "--assume-public-schema"
-        )
-        assert code == 0
-        assert "assumed public, so not charged" in read
-        assert "No schema given" not in read
 
 
 BAD: dict[str, tuple[bytes, list[str], str]] = {
@@ -217,13 +152,6 @@ class TestBadInput:
         assert err.startswith("Error: ")
         assert err.count("\n") <= 3, "a sentence, and no traceback"
         assert left(tmp_path) == ["bad.csv"]
-
-    @pytest.mark.unit
-    def test_a_file_that_is_not_there(self, run: Run, tmp_path: Path):
-        code, out, err = run("features", "nowhere.csv", *QUICK)
-        assert (code, out) == (2, "")
-        assert "nowhere.csv is not there" in err
-        assert left(tmp_path) == []
 
     @pytest.mark.contract
     def test_values_are_never_told(self, run: Run, tmp_path: Path):

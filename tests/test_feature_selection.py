@@ -12,18 +12,16 @@ import pytest
 from selections import COLUMNS, METHODS, WAYS, arrays, table
 
 import pasearch
-from pasearch import Budget, SearchResult, plan_feature_selection, select_features
+from pasearch import Budget, plan_feature_selection, select_features
 from pasearch.accounting.selection import RunCountDistribution
 from pasearch.api import lifecycle
 from pasearch.api.resume import resume
-from pasearch.api.search import search_architecture
 from pasearch.data.frames import TYPES_DESCRIPTION
-from pasearch.errors import BudgetError, InterruptedRunError, UsageError
+from pasearch.errors import InterruptedRunError, UsageError
 from pasearch.features import wrappers
 from pasearch.features.engine import PrivateRecordAccess
 from pasearch.features.model import ReleasedClassifier, ReleasedRegressor
 from pasearch.features.selector import SelectionResult
-from pasearch.features.top_features import TopSelector
 from pasearch.report.card import card_json, card_markdown
 from pasearch.report.html import report_html
 from pasearch.results import FeatureResult, load_result, read_document
@@ -260,48 +258,16 @@ class TestSources:
         assert verify(tmp_path / "x")[1] == []
         assert len(result.features) <= 3
 
-    @pytest.mark.contract
-    def test_digits(self, tmp_path: Path):
-        result = select_features(
-            "digits", budget=Budget(3.0), out=tmp_path / "x", method="top", trainer="objective"
-        )
-        assert len(result.features) == TopSelector().count(64)
-        assert result.document["score"]["test"] > 0.3
-
-    @pytest.mark.unit
-    def test_a_plan_alone_writes_and_reads_nothing(self, tmp_path: Path, monkeypatch):
-        monkeypatch.chdir(tmp_path)
-        x, y = arrays()
-        given: Any = {**OPTIONS, **OWN["pafs"], "method": "pafs"}
-        plans = [
-            plan_feature_selection((each, y), budget=BUDGET, **given) for each in (x, x * np.nan)
-        ]
-        assert plans[0].to_json() == plans[1].to_json()
-        assert list(tmp_path.iterdir()) == []
-
     @pytest.mark.unit
     @pytest.mark.parametrize(("given", "message"), [
         ({"methods": "all"}, "methods: unknown option"),
         ({"epsilon": 1.0}, r"epsilon: unknown option.*budget=Budget\(epsilon"),
-        ({"method": "magic"}, "method is 'magic'"),
-        ({"trainer": "magic"}, "trainer is 'magic'"),
-        ({"k": 0}, "k is 0"),
         ({"k": 99, "method": "top"}, "k is 99"),
         ({"device": "abacus"}, "abacus"),
         ({"data_is_public": "yes"}, "data_is_public"),
         ({"split": "0.5,0.5"}, "split"),
-        ({"search_share": 0.2, "method": "top"}, "search_share="),
-        ({"pool": 2, "method": "max-pool"}, "images"),
-        ({"merits": "entropies", "method": "pca"}, "`merits=` requires method cfs-greedy"),
-        ({"population": 9}, "`population=` requires method cfs-ga or pafs, not 'all'"),
         ({"generations": 9, "method": "auto"}, "`generations=` requires method cfs-ga or pafs"),
         ({"until_no_gain": True, "method": "cfs-ga"}, "`until_no_gain=` requires method cfs-"),
-        ({"until_no_gain": True, "method": "cfs-greedy", "k": 3}, "remove one of them"),
-        ({"p_co": 0.9, "method": "pafs"}, r"p_co \+ p_mu is 0.9 \+ 0.2"),
-        ({"pick": "gumbel", "method": "subsets"}, "`pick=` requires method top"),
-        ({"law": "poisson", "method": "pafs"}, "`law=` requires method subsets"),
-        ({"candidates": 3.0, "method": "top"}, "`candidates=` requires method subsets"),
-        ({"pool": 2, "method": "top"}, "`pool=` requires method max-pool"),
         ({"selection_share": 0.3}, "'all' the selection reads no training records"),
         ({"selection_share": 0.3, "method": "subsets"}, "'subsets' the selection reads no"),
         ({"selection_share": 0.3, "method": "pafs", "search_share": 0.2}, "than the model: remove"),
@@ -442,59 +408,6 @@ class TestResume:
     def test_of_a_genetic_search_gives_the_same(self, tmp_path: Path):
         self.resumed("pafs", tmp_path, population=2)
 
-    @pytest.mark.contract
-    def test_of_settings_that_are_numbers_of_numpy(self, tmp_path: Path):
-        given: Any = {"population": np.int64(2), "generations": np.int32(1)}
-        with pytest.MonkeyPatch.context() as patch:
-            self.crashing(2, False, patch)
-            with pytest.raises(InterruptedRunError):
-                select(tmp_path / "x", "pafs", **given)
-        assert resume(tmp_path / "x", data=arrays()).price.epsilon <= BUDGET.epsilon
-
-    @pytest.fixture
-    def stopped(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-        with monkeypatch.context() as patch:
-            self.crashing(2, True, patch)
-            with pytest.raises(InterruptedRunError):
-                select(tmp_path / "x", "top")
-        return tmp_path / "x"
-
-    @pytest.mark.contract
-    def test_with_other_records_is_refused_and_its_keys_are_destroyed(self, stopped: Path):
-        x, y = arrays()
-        x[0] = 1 - x[0]
-        with pytest.raises(BudgetError):
-            resume(stopped, data=(x, y))
-        assert not (stopped / "private" / "keys").exists()
-        with pytest.raises(UsageError):
-            resume(stopped, data=arrays())
-
-    @pytest.mark.unit
-    def test_needs_the_records_again(self, stopped: Path):
-        with pytest.raises(UsageError, match="pass the same records"):
-            resume(stopped)
-        with pytest.raises(UsageError, match="not finished"):
-            read_document(stopped)
-
-    @pytest.mark.unit
-    def test_happens_once(self, stopped: Path):
-        resume(stopped, data=arrays())
-        with pytest.raises(UsageError, match="finished"):
-            resume(stopped, data=arrays())
-
-    @pytest.mark.unit
-    def test_is_of_any_task(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-        with monkeypatch.context() as patch:
-            self.crashing(0, True, patch)
-            with pytest.raises(InterruptedRunError):
-                search_architecture(
-                    arrays(), budget=BUDGET, out=tmp_path / "a", strategy="fixed", space="fcn",
-                    steps=2, bounds=(0.0, 1.0), classes=2,
-                )  # fmt: skip
-        found = resume(tmp_path / "a", data=arrays())
-        assert isinstance(found, SearchResult)
-        assert found.price.epsilon <= BUDGET.epsilon
-
     @pytest.mark.unit
     def test_a_frame_and_a_file_from_elsewhere(
         self, tmp_path: Path, schema: Path, monkeypatch: pytest.MonkeyPatch
@@ -528,11 +441,3 @@ class TestResume:
         with pytest.raises(UsageError, match="no"):
             select(tmp_path / "x", "all")
         assert not (tmp_path / "x").exists()
-
-
-@pytest.mark.unit
-def test_a_seed_is_told(tmp_path: Path):
-    result = select(tmp_path / "x", "all", seed=3)
-    assert result.document["reproducible"] is True
-    assert "Anyone who knows the seed" in result.card
-    assert json.loads((tmp_path / "x/release/result.json").read_text())["reproducible"]

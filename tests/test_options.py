@@ -24,7 +24,7 @@ from pasearch.api.request import (
     accept_request_fields,
     list_options,
 )
-from pasearch.cli import app, main
+from pasearch.cli import app
 from pasearch.cli.options import GroupedCommand, flag_name, format_flags
 from pasearch.errors import UsageError
 from pasearch.features.selector import SELECTORS
@@ -53,21 +53,6 @@ TASKS: list[tuple[type[Request], Any]] = [
 ]
 COMMANDS: Any = typer.main.get_command(app)
 PYTHON_ONLY = {"budget", "progress"}
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
-    """Run `pasearch ...` in a folder of its own; returns exit code, stdout and stderr."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments: Any) -> tuple[Any, str, str]:
-        monkeypatch.setattr("sys.argv", ["pasearch", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        out, err = capsys.readouterr()
-        return ended.value.code, out, err
-
-    return run
 
 
 @pytest.mark.contract

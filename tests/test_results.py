@@ -31,7 +31,6 @@ from pasearch.report.card import (
 from pasearch.results import (
     SCHEMA_VERSION,
     SearchResult,
-    compose_events,
     find_release,
     load_network,
     load_result,
@@ -42,7 +41,7 @@ from pasearch.results import (
 from pasearch.runs.ledger import Receipt
 from pasearch.search.candidate_training import compute_score_count
 from pasearch.search.names import show_strategy
-from pasearch.verification.verify import check_price, verify
+from pasearch.verification.verify import verify
 
 WAYS: dict[str, dict[str, Any]] = {
     "fixed": {"strategy": "fixed", "learning_rate": 1.0},
@@ -113,15 +112,6 @@ class TestEveryResult:
             assert run.price == release.price
             assert isinstance(run, SearchResult)
             assert run.price.epsilon == run.document["price"]["epsilon"] <= 8.0
-
-    def test_its_price_follows_from_the_file_alone(self, made: Made, tmp_path: Path):
-        for way in WAYS:
-            shutil.copy(made.paths[way] / "release" / "result.json", tmp_path)
-            price, problems = check_price(read_document(tmp_path))
-            assert problems == []
-            assert price.epsilon == pytest.approx(
-                read_document(tmp_path)["price"]["epsilon"], rel=1e-9
-            )
 
     def test_the_model_has_the_accuracy_that_was_noised(self, made: Made):
         for way in WAYS:
@@ -237,92 +227,6 @@ class TestReading:
             file.unlink() if other is None else file.write_bytes(other)
             with pytest.raises(UsageError, match=r"model\.pt"):
                 trained_model(copy)
-
-
-def scale_epsilon(document: dict, share: float) -> None:
-    document["price"]["epsilon"] *= share
-
-
-def scale_noise(document: dict) -> None:
-    document["events"][0]["event"]["event"]["noise_multiplier"] *= 1.01
-
-
-def first_named(document: dict, name: str) -> dict:
-    return next(line for line in document["events"] if line["name"] == name)
-
-
-class TestVerify:
-    @pytest.mark.unit
-    def test_finds_what_was_altered(self, copy: Path):
-        file = copy / "result.json"
-        text = file.read_text()
-        for edit in [
-            lambda d: scale_epsilon(d, 0.999),
-            lambda d: scale_epsilon(d, 1.001),
-            lambda d: d["price"].update(epsilon=float("nan")),
-            lambda d: d["price"].update(epsilon=0.0),
-            lambda d: d["budget"].update(epsilon=d["price"]["epsilon"] * 0.99),
-            lambda d: d["budget"].update(delta=d["price"]["delta"] / 10),
-            lambda d: d["price"].update(delta=d["price"]["delta"] * 10),
-            scale_noise,
-            lambda d: d["events"][0]["event"].update(count=39),
-            lambda d: d["events"][0].update(count=5),
-            lambda d: first_named(d, "score").update(count=7),
-            lambda d: first_named(d, "test accuracy")["event"].update(epsilon=9.0),
-            lambda d: first_named(d, "score").update(event={"type": "no-release"}),
-            lambda d: d["events"].remove(first_named(d, "test accuracy")),
-            lambda d: d["events"].pop(0),
-            lambda d: d["events"].append(d["events"][0]),
-            lambda d: first_named(d, "score").update(partition="test"),
-            lambda d: d["dataset"]["slots"].pop("validation"),
-            lambda d: d["price_by_partition"]["train"].update(epsilon=0.1),
-            lambda d: d.update(price_by_partition={}),
-        ]:
-            file.write_text(text)
-            change(copy, edit)
-            assert verify(copy)[1]
-
-    @pytest.mark.unit
-    def test_refuses_what_is_not_well_formed(self, copy: Path):
-        file = copy / "result.json"
-        text = file.read_text()
-        for edit, word in [
-            (lambda d: d["events"][0]["event"].update(type="os.system"), "os.system"),
-            (lambda d: d["events"][0]["event"].pop("type"), "unknown"),
-            (lambda d: d["events"][0].update(event="gaussian"), "gaussian"),
-            (lambda d: d["events"][0]["event"].update(extra=1), "extra"),
-            (lambda d: d["events"][0]["event"]["event"].update(noise_multiplier=0), "noise"),
-            (lambda d: d["events"][0]["event"]["event"].update(noise_multiplier="2"), "noise"),
-            (
-                lambda d: d["events"][0]["event"]["event"].update(noise_multiplier=float("nan")),
-                "noise",
-            ),
-            (lambda d: d["events"][0].update(count=0), "count"),
-            (lambda d: d["events"][0].update(count=2.5), "count"),
-            (lambda d: d["events"][0].pop("count"), "count"),
-            (lambda d: d.update(events=[]), "no events"),
-            (lambda d: d.update(events=None), "no events"),
-            (lambda d: d.update(events=7), "well formed"),
-            (lambda d: d.pop("events"), "no events"),
-            (lambda d: d.pop("price"), "price"),
-            (lambda d: d.update(budget=[]), "well formed"),
-            (lambda d: d["price"].update(epsilon="3"), "well formed"),
-            (lambda d: d["price"].update(delta="3"), "delta"),
-            (lambda d: d["price"].update(delta=0), "delta"),
-            (lambda d: d.update(price_by_partition=[]), "well formed"),
-            (lambda d: d.pop("dataset"), "dataset"),
-        ]:
-            file.write_text(text)
-            change(copy, edit)
-            with pytest.raises(UsageError, match=re.escape(word)):
-                verify(copy)
-
-    @pytest.mark.unit
-    def test_composes_counts(self):
-        event = {"type": "geometric", "epsilon": 0.1}
-        line = {"name": "score", "partition": "validation", "count": 3, "event": event}
-        (composed,) = compose_events({"events": [line]}).values()
-        assert composed.events[0].count == 3  # type: ignore[attr-defined]
 
 
 class TestCard:

@@ -180,22 +180,8 @@ class TestRefusals:
         assert sorted(folder.iterdir()) == before
 
     @pytest.mark.unit
-    @pytest.mark.parametrize("method", ["all", "random", "subsets", "max-pool"])
-    def test_methods_that_choose_nothing_on_records(self, files: dict[str, Any], method: str):
-        self.refused(files, "on public data, which method|requires images", method=method)
-
-    @pytest.mark.unit
     def test_auto(self, files: dict[str, Any]):
         self.refused(files, "requires a method, such as `method=pca`", method="auto")
-
-    @pytest.mark.unit
-    @pytest.mark.parametrize("method", ["cfs-greedy", "pafs"])
-    def test_slots_of_its_own(self, files: dict[str, Any], method: str):
-        self.refused(files, "`search_share=` reserves private", method=method, search_share=0.3)
-
-    @pytest.mark.unit
-    def test_a_share_of_epsilon(self, files: dict[str, Any]):
-        self.refused(files, "than the model: remove it", method="top", selection_share=0.3)
 
     @pytest.mark.unit
     def test_the_private_data_and_as_many_records(self, files: dict[str, Any], tmp_path: Path):
@@ -223,17 +209,6 @@ class TestRefusals:
         change(pd.read_csv(path, dtype=str)).to_csv(path, index=False)
         del files["schema"]
         self.refused(files, "expected the same|order|column", method="top", target="y")
-
-    @pytest.mark.unit
-    @pytest.mark.parametrize("shape", [(5,), (2, 3)])
-    def test_arrays_of_another_form(self, shape: tuple[int, ...], tmp_path: Path):
-        x, y = np.zeros((400, *shape)), np.zeros(400, int)
-        np.savez(tmp_path / "o.npz", x=x, y=y)
-        with pytest.raises(UsageError, match="expected the same features in the same order"):
-            plan_feature_selection(
-                arrays(), budget=BUDGET, method="top", bounds=(0.0, 1.0), classes=2,
-                search_on=tmp_path / "o.npz",
-            )  # fmt: skip
 
 
 class Crash(KeyboardInterrupt):
@@ -284,8 +259,3 @@ class TestResume:
         path.write_text(text)
         with pytest.raises(UsageError):
             resume(tmp_path / "x")
-
-    @pytest.mark.contract
-    def test_is_not_refused_when_it_did_not(self, files: dict[str, Any], tmp_path: Path):
-        self.stop(tmp_path / "x", "feature means", options(files, "top"))
-        assert resume(tmp_path / "x").document["searched_on"] == "others"

@@ -452,10 +452,6 @@ class TestLedger:
             cfs(epsilon=9.0, ledger=path).fit(*records())
         assert reserved == [1]
 
-    def test_that_is_not_there_needs_a_total(self, tmp_path: Path):
-        with pytest.raises(UsageError, match="does not exist yet"):
-            cfs(ledger=tmp_path / "new").fit(*records())
-
     def test_without_one_each_fit_states_its_own_price(self):
         selector = cfs()
         with warnings.catch_warnings():

@@ -199,20 +199,6 @@ class TestGenetic:
         assert found.selected in members
 
     @pytest.mark.unit
-    def test_is_determined_by_its_generator(self):
-        given_ = random_correlations(30, 4)
-        found = [cfs_genetic(*given_, generator=np.random.default_rng(n), **FEW) for n in (1, 1, 2)]
-        assert found[0] == found[1]
-        assert found[0].best != found[2].best
-
-    @pytest.mark.unit
-    def test_one_feature_is_found(self):
-        found = cfs_genetic(
-            np.array([0.5]), np.ones((1, 1)), generator=np.random.default_rng(0), **FEW
-        )
-        assert (found.selected, found.merit) == ((0,), 0.5)
-
-    @pytest.mark.unit
     def test_other_numbers_are_refused(self):
         for values in [{"p_co": 0.9}, {"generations": 0}, {"population": 1}]:
             with pytest.raises(UsageError, match="expected"):

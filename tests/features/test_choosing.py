@@ -226,12 +226,6 @@ class TestBlank:
         wrong = np.mean([(to_class > blank).mean() for to_class, blank in runs(*given)])
         assert wrong > 0.25
 
-    @pytest.mark.unit
-    @pytest.mark.parametrize("method", ["top", "pca", "all", "pafs", "one-hot"])
-    def test_other_methods_have_none(self, method: str, tmp_path: Path):
-        search: FeatureSearch = search_of(plan_of(method), tmp_path)
-        assert search.choose().blank is None
-
     @pytest.mark.oracle
     def test_independent_tables_keep_marginals_and_tell_nothing(self):
         data = unrelated(3, 500)

@@ -155,18 +155,6 @@ class TestTell:
         assert stats.binomtest(int(from_first.sum()), from_first.size).pvalue > 1e-3
 
     @pytest.mark.unit
-    def test_depends_on_its_arguments_alone(self):
-        evolution = Evolution(population=50)
-        start = evolution.first_generation(20, generator(1))
-        before, fitness = start.masks.copy(), np.arange(50)
-        first, second = (evolution.tell(start, fitness, generator(2)) for _ in range(2))
-        assert label_masks(first.masks) == label_masks(second.masks)
-        assert (start.masks == before).all()
-        assert label_masks(evolution.tell(start, fitness, generator(3)).masks) != label_masks(
-            first.masks
-        )
-
-    @pytest.mark.unit
     def test_other_fitness_is_refused(self):
         for fitness in [[1.0, 2.0], [1.0, math.nan, 2.0], [[1.0, 2.0, 3.0]]]:
             evolution = Evolution(population=3)
@@ -213,22 +201,6 @@ class TestNumbers:
 
 
 class TestState:
-    @pytest.mark.unit
-    def test_a_resumed_run_goes_on_as_if_it_had_not_stopped(self):
-        """Each step has randomness of its own, so a generation is all there is to keep."""
-        evolution = Evolution(population=40)
-
-        def step(generation: Generation) -> Generation:
-            fitness = generation.masks @ np.arange(11)
-            return evolution.tell(generation, fitness, generator(generation.number))
-
-        straight = kept = evolution.first_generation(11, generator())
-        for _ in range(4):
-            straight = step(straight)
-        for _ in range(4):
-            kept = step(Generation(kept.number, masks_from_labels(label_masks(kept.masks), 11)))
-        assert (kept.number, kept.masks.tolist()) == (straight.number, straight.masks.tolist())
-
     @pytest.mark.unit
     def test_a_generation_cannot_be_changed(self):
         masks = np.ones((2, 3), dtype=bool)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import beta, gamma, ks_2samp, kstest
+from scipy.stats import beta, gamma, kstest
 
 from pasearch.accounting.events import PureDP
 from pasearch.errors import UsageError
@@ -128,22 +128,6 @@ class TestTheMinimiser:
                         expected = u / math.sqrt(own**2 + 1)
                         np.testing.assert_allclose(weights[output], expected, atol=1e-6)
                         assert (weights[output][:-1][~mask] == 0).all()
-
-    @pytest.mark.oracle
-    def test_without_noise_is_diffprivlibs(self):
-        for classes in [2, 3]:
-            models = pytest.importorskip("diffprivlib.models")
-            x, y, valid = records(300, classes=classes)
-            rows, labels = bounded(x, y, valid, np.ones(6, bool), 2.0, classes)
-            theirs = models.LogisticRegression(
-                epsilon=math.inf, data_norm=1.0, C=0.5, fit_intercept=False, tol=1e-12
-            ).fit(rows[labels < classes], labels[labels < classes])
-            found = fit_public(
-                x, y, valid, np.ones((1, 6), bool), data_norms=[2.0], classes=classes,
-                regularisation=2.0,
-            )[0]  # fmt: skip
-            # diffprivlib stops when the loss is known to fourteen digits: half as many of a weight.
-            np.testing.assert_allclose(found * math.sqrt(5), theirs.coef_, atol=2e-6)
 
     @pytest.mark.oracle
     def test_of_many_with_noise_is_that_of_one(self):
@@ -321,39 +305,6 @@ class TestTheNoise:
         )
         assert self.pvalues(self.drawn(100) + 1e-300, 1.0)[0] < 1e-9
 
-    @pytest.mark.statistical
-    def test_is_equal_in_distribution_to_diffprivlibs_own(self):
-        """Weights against weights: two samples (Kolmogorov and Smirnov)."""
-        models = pytest.importorskip("diffprivlib.models")
-        rows, labels = bounded(self.X, self.Y, self.VALID, np.ones(3, bool), 1.5)
-        used = labels < 2
-        anchored = np.vstack([rows[used], np.zeros((2, 4))]), np.append(labels[used], [0, 1])
-
-        def theirs(epsilon: float) -> Any:
-            return np.array([
-                models.LogisticRegression(
-                    epsilon=epsilon, data_norm=1.0, C=1 / self.MECHANISM.strength,
-                    fit_intercept=False, tol=1e-9, random_state=seed,
-                ).fit(*anchored).coef_[0]
-                for seed in range(300)
-            ])  # fmt: skip
-
-        ours = fit_many(
-            self.X, self.Y, self.VALID, np.ones((900, 3), bool), [self.MECHANISM] * 900,
-            [KEYS.stream("two", i) for i in range(900)],
-        )[:, 0] * self.MECHANISM.scale  # fmt: skip
-
-        def pvalue(other: Any) -> float:
-            sizes = [np.linalg.norm(w - centre, axis=1) for w in (ours, other)]
-            pairs = [sizes, *zip(ours.T, other.T, strict=True)]
-            found: list[Any] = [ks_2samp(one, two) for one, two in pairs]
-            return float(min(each.pvalue for each in found))
-
-        centre = ours.mean(axis=0)
-        assert pvalue(theirs(library_epsilon(self.MECHANISM))) > 1e-3
-        # The power: with the epsilon that diffprivlib promises for a replacement, half the rate.
-        assert pvalue(theirs(self.MECHANISM.epsilon)) < 1e-9
-
     @pytest.mark.oracle
     @pytest.mark.parametrize("classes", [2, 3])
     def test_is_what_diffprivlibs_mechanism_draws(self, classes: int):
@@ -450,22 +401,6 @@ class TestThePrice:
         fit_one(x, y, valid, mechanism, KEYS.stream("bounded"))
         assert lengths[0].max() <= 1 - 1e-10
         assert lengths[0].max() > 1 - 1e-8
-
-    @pytest.mark.unit
-    def test_diffprivlibs_own_intercept_would_cost_more(self):
-        """It is not regularised: where all curvature is far away, one record is all of it."""
-        ones = np.ones((99, 2)) / math.sqrt(2)
-        record = np.array([-1.0, 1.0]) / math.sqrt(2)
-        u = np.array([8.0, 8.0]) * math.sqrt(2)
-        a, rate = 1.0, (1 - 2 * math.log1p(0.25 * math.sqrt(2))) / 2
-        s = 1 / (1 + np.exp(-ones @ u))
-        curved = (ones.T * (s * (1 - s))) @ ones + np.diag([a, 0.0])
-        assert rate > 0
-        assert (
-            np.linalg.slogdet(curved + np.outer(record, record) / 4)[1]
-            > np.linalg.slogdet(curved)[1] + 5.0
-        )
-        assert loss(ones, np.ones(99), record, 1.0, u, rate, a) < 1.0  # ours, regularised
 
     @pytest.mark.unit
     def test_is_pure_and_the_law_of_the_usual_regularisation(self):

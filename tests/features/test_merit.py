@@ -12,7 +12,6 @@ import pytest
 from scipy.stats import chi2, kstest, laplace
 
 from pasearch.accounting.accountants import price
-from pasearch.accounting.events import PureDP, SelfComposition
 from pasearch.accounting.profiles import Array
 from pasearch.errors import UsageError
 from pasearch.features import cfs
@@ -228,12 +227,6 @@ class TestNoisyEntropies:
         for wrong in (2 / 3, 3 / 2, 1e-6):
             assert self.pvalues(wrong * noise, scale) < 1e-12
         assert noise.shape[1] == mechanism.count
-
-    @pytest.mark.unit
-    def test_event_is_that_of_all_entropies(self):
-        features = NoisyEntropies(epsilon=0.01, attributes=SMALL)
-        assert features.count == 10 * 11 // 2
-        assert features.event == SelfComposition(event=PureDP(epsilon=0.01), count=55)
 
     @pytest.mark.unit
     def test_the_claim_is_more_for_the_same_noise(self):

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from selections import BUDGET, COLUMNS, PLAIN, plan_of, planned, search_of, table
+from selections import BUDGET, PLAIN, plan_of, planned, search_of
 
 from pasearch import select_features
 from pasearch.accounting.accountants import price_partitions
@@ -20,15 +20,13 @@ from pasearch.data.schema import Schema
 from pasearch.data.split import Split, make_split
 from pasearch.data.tables import TableSchema
 from pasearch.errors import BudgetError, UsageError
-from pasearch.features import engine, wrappers
+from pasearch.features import wrappers
 from pasearch.features.engine import PrivateRecordAccess
 from pasearch.features.model import feature_names
 from pasearch.features.plan import FeaturePlan
 from pasearch.features.selector import Choice, make_choice
-from pasearch.features.trainers import LinearModel
 from pasearch.features.wrappers import make_one_hot_sets
 from pasearch.planning import events_by_partition
-from pasearch.runs.keys import Keys
 from pasearch.verification.verify import verify
 
 ONE_HOT = make_choice("one-hot", trainer="objective")
@@ -95,11 +93,6 @@ class TestSets:
             with pytest.raises(UsageError, match=r"requires a table.*method=all"):
                 made(Schema(shape=shape, low=0.0, high=1.0, classes=2))
 
-    @pytest.mark.unit
-    def test_what_turns_out_to_have_no_number_has_all_twice(self):
-        """Only an estimated schema can do so: the plan knew no more than that there may be."""
-        assert make_one_hot_sets(of_columns(Column(name="c", categories=THREE))).all()
-
 
 class TestPlan:
     @pytest.mark.unit
@@ -135,21 +128,6 @@ class TestPlan:
         assert claim.source == "Bao et al. Eq. 8"
         assert plan_of("one-hot", number=True).claims() == [], "second moments are released once"
 
-    @pytest.mark.unit
-    def test_says_what_it_does(self):
-        plan = plan_of("one-hot")
-        assert plan.to_json()["strategy"] == {
-            "name": "one-hot", "trainer": "objective", "size": None
-        }  # fmt: skip
-        assert plan.selection_rule == "composition"
-        with pytest.raises(UsageError, match=r"two fixed sets. Remove `k=`"):
-            make_choice("one-hot", size=2)
-
-    @pytest.mark.unit
-    def test_needs_validation_slots(self):
-        with pytest.raises(UsageError, match="validation part of the split is empty"):
-            made(table().schema, make_split(300, scored=False))
-
 
 class TestRun:
     @pytest.mark.contract
@@ -179,23 +157,6 @@ class TestRun:
         assert np.argmax(points) == winner
         assert chosen.view.columns.tolist() == sorted(chosen.order)
         assert chosen.model is None, "the winner is trained again, on what is left of epsilon"
-
-    @pytest.mark.contract
-    def test_scores_are_noisy_and_their_noise_is_not_shared(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ):
-        """Models that are the same: over 40 keys their scores differ, from each other too."""
-        search = search_of(plan_of("one-hot"), tmp_path)
-        monkeypatch.setattr(
-            engine, "count_for_models", lambda models, records, metric: [[20]] * len(models)
-        )
-        model = LinearModel(weights=np.zeros((2, 1)), intercept=np.zeros(2), link="softmax")
-        models, trials, found = [model] * 2, ["trial 0", "trial 1"], []
-        for seed in range(40):
-            again = replace(search, keys=Keys.from_seed(seed))
-            found.append(again.reads(np.zeros(1)).score_models(models, trials, trials))
-        assert len({first for first, _ in found}) > 3
-        assert any(first != second for first, second in found)
 
     @pytest.mark.contract
     def test_a_third_set_is_refused(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -248,9 +209,3 @@ class TestRun:
         first, second = result.document["trials"]
         assert first["features"] == second["features"]
         assert len(result.features) == result.document["best"]["of"]
-
-
-@pytest.mark.unit
-def test_the_shared_table_has_columns_of_every_kind():
-    kinds = {column.kind for column in COLUMNS}
-    assert kinds == {"number", "category", "text"}

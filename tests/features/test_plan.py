@@ -12,7 +12,6 @@ from selections import BUDGET, FEW, METHODS, SIZELESS, WAYS, dataset_for, plan_o
 from pasearch.accounting.accountants import price, price_partitions
 from pasearch.accounting.budget import Budget
 from pasearch.accounting.events import (
-    Composition,
     Gaussian,
     Geometric,
     PureDP,
@@ -111,18 +110,6 @@ class TestLines:
                 place = left_out.partition
                 own = cheaper[place].epsilon if place in cheaper else 0.0
                 assert own < 0.999 * parts[place].epsilon, left_out.name
-
-    @pytest.mark.unit
-    def test_compose_to_the_events_of_the_mechanisms(self):
-        plan = plan_of("pafs")
-        every = Composition(
-            events=(
-                Gaussian(plan.noise("feature means")),
-                SelfComposition(event=PureDP(plan.noise("candidate training")), count=8),
-                PureDP(plan.noise("final training")),
-            )
-        )
-        assert plan.prices[1]["train"] == price(every, 1e-5)
 
     @pytest.mark.unit
     def test_of_a_choice_take_their_shares(self):
@@ -226,14 +213,6 @@ class TestSubsets:
         apart = plan_of("subsets", search_share=0.5)
         assert ("training", "search", 1) in shown(apart.lines)
         assert FINAL in shown(apart.lines)
-
-    @pytest.mark.unit
-    def test_one_training_alone_would_be_too_cheap(self):
-        plan = plan_of("subsets")
-        assert (
-            price(PureDP(plan.noise("training")), 1e-5).epsilon
-            < 0.6 * plan.prices[1]["train"].epsilon
-        )
 
 
 class TestAside:

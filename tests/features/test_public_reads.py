@@ -380,31 +380,3 @@ class TestCompared:
         wrap_trainers(monkeypatch, "fit_many", watching)
         reads(others(), slots=3200).make_scorer()(self.SETS, self.TRIALS)
         assert seen == pytest.approx([8.0 * 3200 / 320])
-
-    @pytest.mark.unit
-    def test_a_weak_final_training_is_felt_here_too(self, monkeypatch: pytest.MonkeyPatch):
-        """At 10,000 times the epsilon, what trainings say differs less than a tenth as much."""
-        spread: list[float] = []
-
-        def scoring(models: Any, records: Any, metric: Any) -> list[list[int]]:
-            scores = np.array([model.scores(records.x).numpy() for model in models])
-            spread.append(float(scores.std(axis=0).mean()))
-            return [[0]] * len(models)
-
-        monkeypatch.setattr(engine, "count_for_models", scoring)
-        for epsilon in (4.0, 4e4):
-            it = reads(others())
-            it = replace(it, trainer=replace(it.trainer, noise=epsilon), slots=320)
-            it.make_scorer()(self.SETS[[1] * 8], [f"trial {each}" for each in range(8)])
-        assert spread[0] > 10 * spread[1]
-
-
-@pytest.mark.unit
-def test_the_same_keys_choose_the_same_whatever_the_seed_of_the_run(tmp_path: Path):
-    """Public reads have no secret randomness: CFS by its genetic algorithm has, of the run."""
-    for method in ("cfs-greedy", "top"):
-        orders = [
-            replace(search_on(plan_on(method), tmp_path), keys=Keys.from_seed(seed)).run()
-            for seed in (1, 2)
-        ]
-        assert orders[0].chosen.order == orders[1].chosen.order

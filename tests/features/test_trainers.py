@@ -157,17 +157,6 @@ class TestBounds:
 
 class TestMoments:
     @pytest.mark.unit
-    def test_are_released_once_a_set(self, monkeypatch: pytest.MonkeyPatch):
-        count, genuine = [], linear.NoisyMoments.add_noise
-        monkeypatch.setattr(
-            linear.NoisyMoments, "add_noise",
-            lambda *arguments: count.append(1) or genuine(*arguments),
-        )  # fmt: skip
-        own = [KEYS.stream("candidate", name) for name in "abc"]
-        MOMENTS.fit_many(records(number=True), MEANS, MASKS, own)
-        assert len(count) == 3
-
-    @pytest.mark.unit
     def test_once_released_serve_every_set(self, monkeypatch: pytest.MonkeyPatch):
         solved = MOMENTS.fit_all_sets(records(number=True), MEANS, KEYS.stream("all"))
         monkeypatch.setattr(linear.NoisyMoments, "add_noise", lambda *_: pytest.fail("once more"))
@@ -224,10 +213,3 @@ class TestModels:
             given = records(number=trainer.regression)
             points = points_of(loud.fit(given, View.of(MEANS), streams(1)[0]), given)
             assert points > 0.9 * 200 * (100 if trainer.regression else 1)
-
-    @pytest.mark.unit
-    def test_of_three_classes_by_steps(self):
-        given = records()
-        three = replace(given, y=given.y + (given.x[:, 2] > 0.8).long() * (2 - given.y))
-        model = replace(STEPS, outputs=3, noise=10.0).fit(three, View.of(MEANS), streams(1)[0])
-        assert model.scores(three.x).shape == (200, 3)

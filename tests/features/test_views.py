@@ -223,13 +223,6 @@ class TestView:
         after = view.rows(records(x)).numpy()
         assert (before != after).any(axis=1).tolist() == [False, False, False, True, False]
 
-    @pytest.mark.unit
-    def test_leaves_the_records_as_they_are(self):
-        given_ = records(arrays(5)[0])
-        before = given_.x.clone()
-        View.of(self.MEANS).rows(given_)
-        assert torch.equal(given_.x, before)
-
     @pytest.mark.property
     @settings(max_examples=30)
     @given(st.lists(st.booleans(), min_size=6, max_size=6).filter(any), st.booleans())

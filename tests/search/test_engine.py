@@ -170,15 +170,6 @@ class TestTable:
         for score, _ in found:
             assert score.points == sum(metric.select_correct([*score.cells]))
 
-    @pytest.mark.unit
-    def test_a_resume_releases_the_same_table(self, tmp_path: Path):
-        with searching(tmp_path / "x", "fixed", stored=True) as search:
-            first = search.run()
-        with searching(tmp_path / "x", "fixed", stored=True) as search:
-            again = search.run()
-        assert first.test == again.test
-        assert first.test.cells
-
 
 @pytest.mark.contract
 @pytest.mark.parametrize("way", WAYS)
@@ -262,28 +253,6 @@ class TestEveryWay:
         else:
             pytest.fail("the search never ended")
         assert same(outcome, whole)
-
-
-class TestHiding:
-    @pytest.mark.unit
-    @pytest.mark.parametrize(
-        "way", ["rs", "rs retrained", "mgrs", "portions", "portions retrained", "paas"]
-    )
-    def test_only_composition_shows_trials(self, tmp_path: Path, way: str):
-        with searching(tmp_path / "x", way) as search:
-            outcome = search.run()
-            assert records_of(search)
-        shown = range(6) if way == "paas" else ()
-        assert [trial.number for trial in outcome.trials] == list(shown)
-
-    @pytest.mark.unit
-    def test_exact_points_is_for_public_data(self, tmp_path: Path):
-        with searching(tmp_path / "x", "fixed") as search:
-            assert search.run().exact_points is None
-        with searching(tmp_path / "y", "stw") as search:
-            exact = search.run().exact_points
-            assert exact is not None
-            assert 0 <= exact <= len(search.dataset["test"])
 
 
 class TestMemory:
@@ -424,30 +393,6 @@ class TestTies:
         assert winners == {0, 1, 2}
 
 
-class TestPlanIsTheCeiling:
-    @pytest.mark.unit
-    def test_a_strategy_that_asks_for_more_is_stopped_unread(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ):
-        opened: list[str] = []
-        genuine = Partition.open
-
-        def watched(partition: Partition, receipt: Receipt):
-            opened.append(partition.name)
-            return genuine(partition, receipt)
-
-        monkeypatch.setattr(Partition, "open", watched)
-        with searching(tmp_path / "x", "fixed") as search:
-            search.run()
-            before = len(opened)
-            with (
-                pytest.raises(BudgetError, match="all are charged"),
-                search.ledger.charged("training", search.dataset["train"], key="one more"),
-            ):
-                pytest.fail("opened")
-        assert len(opened) == before
-
-
 class TestProgress:
     @pytest.mark.unit
     def test_tells_rounds_steps_and_the_final_training(self, tmp_path: Path):
@@ -559,14 +504,6 @@ class TestEstimate:
             assert (spent["schema"], spent["classes"]) == (1, 1)
         assert len(after.estimated_privately()) == 2
 
-    @pytest.mark.unit
-    def test_what_is_declared_is_not_estimated(self, tmp_path: Path, monkeypatch):
-        monkeypatch.setattr(PartitionCells, "open", lambda *arguments: pytest.fail("opened"))
-        with searching(tmp_path / "x", "fixed") as search:
-            plan = search.plan
-            assert estimate(search).plan is plan
-            assert plan.estimated_privately() == []
-
     @pytest.mark.contract
     def test_cells_open_under_their_own_charge_only(self, tmp_path: Path):
         with searching(tmp_path / "x", "rs", **UNDECLARED) as search:
@@ -631,16 +568,6 @@ class TestEstimate:
             assert estimated_of(search) == charged
 
     @pytest.mark.unit
-    def test_is_kept_in_private_and_follows_the_keys(self, tmp_path: Path):
-        found = []
-        for name, seed in (("x", 1), ("y", 1), ("z", 2)):
-            with searching(tmp_path / name, "fixed", seed, **UNDECLARED) as search:
-                found.append(estimate(search).plan.schema)
-            assert (tmp_path / name / "private" / "schema.json").is_file()
-        assert found[0] == found[1]
-        assert found[0] != found[2]
-
-    @pytest.mark.unit
     def test_the_same_prepared_search_may_be_run_twice(self, tmp_path: Path):
         made = api.prepare(
             arrays(), budget=Budget(3.0), strategy="fixed", space=SPACE, steps=4, batch=30,
@@ -688,17 +615,6 @@ class TestFits:
         released = outcome.front.module.state_dict()
         assert all(torch.equal(kept[name], released[name]) for name in released)
 
-    @pytest.mark.unit
-    def test_each_of_several_has_its_own_charge(self, tmp_path: Path, fits: list[str]):
-        space = Frozen(self.MIXED)
-        with searching(tmp_path / "x", "paas", seed=2, space=space) as search:
-            search.run()
-            spent = {line: n for line, _, _, n in search.ledger.spent()}
-        assert sorted(fits) == ["pca:2", "standardise"]
-        assert {name: n for name, n in spent.items() if name.startswith("front")} == {
-            "front end pca:2": 1, "front end standardise": 1,
-        }  # fmt: skip
-
     @pytest.mark.contract
     def test_under_repeat_and_select_what_was_drawn_is_not_told(self, tmp_path: Path, monkeypatch):
         """Which front ends were fitted tells of the candidates that lost."""
@@ -710,21 +626,6 @@ class TestFits:
                 search.run()
                 told.add(tuple(search.plan.estimated_privately()))
         assert told == {("front end pca:2", "front end standardise")}
-
-    @pytest.mark.contract
-    def test_is_charged_before_it_reads(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-        genuine = PrincipalComponents.fit
-
-        with searching(tmp_path / "x", "rs pca") as search:
-
-            def fit(self, x, valid, noise_multiplier, stream, form):
-                assert search.ledger.holds("front end pca:2", "fit")
-                assert not search.ledger.holds("training", "search"), "the fit comes first"
-                assert len(x) == search.plan.split.train
-                return genuine(self, x, valid, noise_multiplier, stream, form)
-
-            monkeypatch.setattr(PrincipalComponents, "fit", fit)
-            search.run()
 
     @pytest.mark.contract
     @pytest.mark.parametrize("crash", ["after the fit", "before it is kept"])
@@ -749,11 +650,6 @@ class TestFits:
         assert same(outcome, whole), "made twice from the same key, it is one release"
 
     @pytest.mark.unit
-    def test_without_a_line_nothing_is_fitted(self, tmp_path: Path):
-        with searching(tmp_path / "x", "fixed") as search, pytest.raises(KeyError):
-            search._fit_front_end(PrincipalComponents(2))
-
-    @pytest.mark.unit
     def test_records_go_through_it_where_the_run_computes(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ):
@@ -774,31 +670,12 @@ class TestFits:
 
 class TestCurves:
     @pytest.mark.unit
-    def test_are_of_public_data_only(self, tmp_path: Path):
-        for way in ("fixed", "rs retrained", "paas"):
-            with searching(tmp_path / way, way) as search:
-                assert search.run().curve == ()
-                assert not any("curve" in trial.attributes for trial in records_of(search))
-        with searching(tmp_path / "stw", "stw") as search:
-            curve = search.run().curve
-        assert [step for step, _ in curve] == [1, 2, 3, 4]
-        assert all(0.0 <= accuracy <= 1.0 for _, accuracy in curve)
-
-    @pytest.mark.unit
     def test_looking_changes_no_weight(self, tmp_path: Path):
         outcomes = []
         for public in (False, True):
             with searching(tmp_path / str(public), "paas", data_is_public=public) as search:
                 outcomes.append(search.run())
         assert same(*outcomes)
-
-    @pytest.mark.contract
-    def test_private_records_have_no_free_look(self, tmp_path: Path):
-        with (
-            searching(tmp_path / "x", "fixed") as search,
-            pytest.raises(UnchargedReadError, match="is private"),
-        ):
-            search.dataset["test"].public_records()
 
 
 @pytest.mark.unit

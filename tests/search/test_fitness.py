@@ -83,10 +83,6 @@ class TestScore:
             compute_score_count(Answers(), replace(given, y=(answers + 1) % 3), device="cpu") == 0
         )
 
-    @pytest.mark.unit
-    def test_is_a_whole_number_of_python(self):
-        assert type(compute_score_count(Answers(), records(), device="cpu")) is int
-
     @pytest.mark.property
     def test_a_null_record_is_never_right_and_moves_the_count_by_one_at_most(self):
         given = records()
@@ -95,12 +91,6 @@ class TestScore:
         for slot in range(len(given)):
             fewer = compute_score_count(Answers(), null(given, slot), device="cpu")
             assert base - fewer == int(answers[slot] == given.y[slot])
-
-    @pytest.mark.unit
-    def test_all_null_scores_nothing(self):
-        given = records()
-        nothing = replace(given, valid=torch.zeros(40, dtype=torch.bool))
-        assert compute_score_count(Answers(), nothing, device="cpu") == 0
 
     @pytest.mark.unit
     @pytest.mark.parametrize("chunk", [1, 7, 40, 100])
@@ -192,31 +182,6 @@ class TestPoints:
             assert 0 <= whole - fewer <= ERROR_GRID
             assert whole - fewer == score(numbers([answers[gone]], [y[gone]]))
 
-    @pytest.mark.unit
-    def test_the_grid_is_met(self):
-        """So the noise is for the sensitivity that is there, and no smaller one would do."""
-        given = numbers([0.5] * 3, [0.5] * 3)
-        assert score(given) - score(replace(given, valid=torch.tensor([True, True, False]))) == 100
-
-    @pytest.mark.unit
-    @pytest.mark.parametrize("chunk", [1, 3, 7, 100])
-    def test_do_not_depend_on_the_chunk(self, chunk: int):
-        generator = np.random.default_rng(4)
-        answers, y = (generator.random(20).tolist() for _ in range(2))
-        assert score(numbers(answers, y), chunk) == score(numbers(answers, y))
-
-    @pytest.mark.statistical
-    def test_fall_as_errors_grow(self):
-        generator = np.random.default_rng(4)
-        y = generator.random(200)
-        scores = [
-            score(numbers((y + width * generator.standard_normal(200)).tolist(), y.tolist()))
-            for width in (0.0, 0.05, 0.2, 1.0)
-        ]
-        assert scores == sorted(scores, reverse=True)
-        assert scores[0] == 200 * ERROR_GRID
-        assert abs(scores[1] / 200 - (99.5 - 100 * 0.05 * math.sqrt(2 / math.pi))) < 1
-
 
 class TestTraining:
     @pytest.mark.unit
@@ -227,17 +192,6 @@ class TestTraining:
         torch.rand(100)
         assert equal(first, trained(stream))
         torch.random.set_rng_state(state)
-
-    @pytest.mark.unit
-    def test_global_generators_are_left_alone(self):
-        before = torch.random.get_rng_state()
-        trained(Keys.from_seed(5).stream("trial", 0))
-        assert torch.equal(before, torch.random.get_rng_state())
-
-    @pytest.mark.unit
-    def test_no_two_trials_share_a_draw(self):
-        keys = Keys.from_seed(5)
-        assert not equal(trained(keys.stream("trial", 0)), trained(keys.stream("trial", 1)))
 
     @pytest.mark.unit
     def test_weights_batches_and_noise_have_streams_of_their_own(
@@ -294,20 +248,6 @@ class TestTraining:
         network = train_candidate(candidate, behind, schema, RECIPE, streams, device="cpu")
         assert network(behind.x).shape == (40, 3)
         assert 0 <= compute_score_count(network, behind, device="cpu") <= 40
-
-    @pytest.mark.unit
-    def test_steps_are_reported(self):
-        told: list[tuple[int, nn.Module]] = []
-
-        def keep(finished: int, network: nn.Module) -> None:
-            told.append((finished, network))
-
-        streams = training_streams(Keys.from_seed(5).stream("trial", 0))
-        network = train_candidate(
-            CANDIDATE, records(), SCHEMA, RECIPE, streams, device="cpu", on_step=keep
-        )
-        assert [finished for finished, _ in told] == list(range(1, RECIPE.steps + 1))
-        assert all(each is network for _, each in told)
 
 
 class TestFailure:

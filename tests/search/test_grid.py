@@ -23,7 +23,6 @@ from pasearch.search.grid import (
     convert_epsilons_to_shares,
     make_default_shares,
 )
-from pasearch.search.strategy import SearchState
 from pasearch.spaces.space import make_space
 
 TWO = make_space(
@@ -192,11 +191,6 @@ class TestRun:
                 "digits", budget=Budget(8.0), strategy="grid", space=TWO, steps=4,
                 score_epsilon=5.0, out=tmp_path / "run", device="cpu",
             )  # fmt: skip
-
-
-def test_an_unfinished_state_has_no_winner_yet():
-    search = Grid(candidates=2, shares=(0.1, 0.2), repeats=2)
-    assert search.ask(SearchState(), TWO, Keys.from_seed(0).stream("grid")) is not None
 
 
 @pytest.mark.unit

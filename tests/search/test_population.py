@@ -56,16 +56,24 @@ ROUNDS = ["rs", "mgrs", "paas", "paas retrained", "portions", "stw", "rs pca"]
 
 @pytest.mark.contract
 @pytest.mark.parametrize("way", ROUNDS)
-def test_is_what_it_is_one_by_one_to_the_bit(tmp_path: Path, way: str, at_once: Any):
+def test_is_what_it_is_one_by_one_to_the_bit(
+    tmp_path: Path, way: str, at_once: Any, monkeypatch: pytest.MonkeyPatch
+):
+    """At once, and in turns, as on a GPU."""
     with use_threads(1), searching(tmp_path / "one", way) as search:
         expected, spent, trials = search.run(), search.ledger.spent(), records_of(search)
-    at_once(1)
-    with searching(tmp_path / "x", way) as search:
-        found = search.run()
-        assert search.ledger.spent() == spent
-        assert records_of(search) == trials
-    assert same(found, expected)
-    assert found.curve == expected.curve
+    for turns in (True, False):
+        with monkeypatch.context() as patch, use_threads(1):
+            if turns:
+                patch.setattr(engine.SearchEngine, "_interleaves_trainings", lambda _: True)
+            else:
+                at_once(1)
+            with searching(tmp_path / str(turns), way) as search:
+                found = search.run()
+                assert search.ledger.spent() == spent
+                assert records_of(search) == trials
+        assert same(found, expected)
+        assert found.curve == expected.curve
 
 
 @pytest.mark.contract
@@ -341,22 +349,6 @@ def test_a_training_without_memory_is_a_failed_one(monkeypatch: pytest.MonkeyPat
 
 
 # Taking turns on a GPU
-
-
-@pytest.mark.contract
-@pytest.mark.parametrize("way", ROUNDS)
-def test_trainings_in_turns_give_what_they_give_one_by_one(
-    tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch
-):
-    with use_threads(1), searching(tmp_path / "one", way) as search:
-        expected, spent, trials = search.run(), search.ledger.spent(), records_of(search)
-    monkeypatch.setattr(engine.SearchEngine, "_interleaves_trainings", lambda _: True)
-    with use_threads(1), searching(tmp_path / "x", way) as search:
-        found = search.run()
-        assert search.ledger.spent() == spent
-        assert records_of(search) == trials
-    assert same(found, expected)
-    assert found.curve == expected.curve
 
 
 @pytest.mark.unit

@@ -23,7 +23,6 @@ from pasearch.data.partitions import Dataset, Partition, PartitionCells, Uncharg
 from pasearch.data.schema import Schema
 from pasearch.errors import InterruptedRunError, UsageError
 from pasearch.runs.ledger import Ledger, Receipt
-from pasearch.runs.shared_ledger import SharedLedger
 from pasearch.search import candidate_training, engine
 from pasearch.search.plan import Plan
 from pasearch.search.proxy import Proxy
@@ -154,12 +153,6 @@ class TestBest:
     def test_is_always_the_same(self):
         alike = Portfolio(name="alike", entries=tuple(candidate(each) for each in (2, 3, 4, 5)))
         assert len({best(public(), alike) for _ in range(3)}) == 1
-
-    @pytest.mark.unit
-    def test_every_entry_of_a_portfolio_is_tried_once(self):
-        told: list[tuple[int, int]] = []
-        best(public(), on_trial=lambda *numbers: told.append(numbers))
-        assert told == [(0, 2), (1, 2)]
 
     @pytest.mark.unit
     def test_one_that_fails_does_not_win(self, monkeypatch: pytest.MonkeyPatch):
@@ -346,28 +339,6 @@ class TestPlan:
         ).plan  # fmt: skip
         assert plan.searched_on == "digits"
 
-    @pytest.mark.unit
-    @pytest.mark.parametrize("header", ["age,city,y", "city,age,y", "height,city,y"])
-    def test_a_table_is_searched_on_column_by_column(self, tmp_path: Path, header: str):
-        """A front end that is fitted there meets the same features here, or there is no run."""
-        cells = {"age": "20", "height": "170", "city": "Rome"}
-        for name, line in (("private", "age,city,y"), ("others", header)):
-            rows = [",".join([*(cells[c] for c in line.split(",")[:2]), "ab"[i % 2]])
-                    for i in range(120 + len(name))]  # fmt: skip
-            (tmp_path / f"{name}.csv").write_text("\n".join([line, *rows]))
-        try:
-            made = api.prepare(
-                tmp_path / "private.csv", budget=BUDGET, space=BOTH, **OPTIONS,
-                search_on=tmp_path / "others.csv",
-            )  # fmt: skip
-        except UsageError:
-            assert header != "age,city,y"
-            return
-        assert made.searched_on is not None
-        schemas = made.dataset.schema, made.searched_on.schema
-        names = [list(each.names) for each in schemas]  # type: ignore[union-attr]
-        assert names[0] == names[1]
-
 
 class TestRun:
     @pytest.mark.contract
@@ -404,12 +375,6 @@ class TestRun:
             prepared(others, dataset)
 
     @pytest.mark.unit
-    def test_private_values_change_neither_winner_nor_plan(self, others: Path):
-        x, y = arrays()
-        found = [prepared(others, data).plan for data in ((x, y), (x * np.nan, 1 - y))]
-        assert found[0].to_json() == found[1].to_json()
-
-    @pytest.mark.unit
     def test_a_resumed_run_does_not_search_again(
         self, tmp_path: Path, others: Path, monkeypatch: pytest.MonkeyPatch
     ):
@@ -428,27 +393,3 @@ class TestRun:
         assert result.best == made.plan.space.candidate((0,))
         whole = api.run(made, out=tmp_path / "y", progress=None)
         assert whole.document == result.document
-
-    @pytest.mark.unit
-    def test_the_shared_ledger_pays_for_one_training(self, tmp_path: Path, others: Path):
-        made = prepared(others, ledger=tmp_path / "people.ledger", ledger_budget=(4.0, 1e-3))
-        api.run(made, out=tmp_path / "x", progress=None)
-        spent = SharedLedger.open(tmp_path / "people.ledger").spent()
-        assert spent.epsilon == pytest.approx(made.plan.price.epsilon)
-
-
-@pytest.mark.unit
-def test_the_private_data_are_not_their_own_proxy(tmp_path: Path):
-    rows = [f"{i % 7},{'ab'[i % 2]}" for i in range(60)]
-    for name in ("private", "copy"):
-        (tmp_path / f"{name}.csv").write_text("\n".join(["age,y", *rows]))
-    for name in ("private", "copy"):
-        with pytest.raises(UsageError, match="the private data themselves"):
-            api.prepare(tmp_path / "private.csv", budget=BUDGET, search_on=tmp_path / f"{name}.csv")
-
-
-@pytest.mark.unit
-def test_as_many_public_records_are_refused_whatever_the_values(others: Path):
-    with pytest.raises(UsageError, match="leave one record out"):
-        api.prepare(unreadable(n=300), budget=BUDGET, search_on=others)
-    assert api.prepare(unreadable(n=301), budget=BUDGET, search_on=others).plan.searched_on

@@ -12,18 +12,13 @@ import numpy as np
 import pytest
 from shortcuts import pmf
 
-from pasearch.accounting.budget import Budget
 from pasearch.accounting.events import Event, Geometric, NoRelease, RepeatAndSelect, event_to_json
 from pasearch.accounting.selection import RunCountDistribution
-from pasearch.api.search import plan_architecture_search
 from pasearch.errors import BudgetError, UsageError
 from pasearch.runs.keys import Keys, Stream
 from pasearch.runs.ledger import Ledger, Receipt
 from pasearch.search.candidate_training import FAILED_SCORE
-from pasearch.search.genetic import PrivacyAwareArchitectureSearch, StandardWorkflow
-from pasearch.search.grid import Grid
-from pasearch.search.portions import DisjointPortions
-from pasearch.search.randomized import MultiGenerationRandomizedSearch, RandomizedSearch, draw_count
+from pasearch.search.randomized import MultiGenerationRandomizedSearch, draw_count
 from pasearch.search.strategy import (
     STRATEGIES,
     Fitness,
@@ -34,7 +29,6 @@ from pasearch.search.strategy import (
     TrialRound,
     make_strategy,
 )
-from pasearch.search.successive_halving import ProtectedHalving, SuccessiveHalving
 from pasearch.spaces.space import SearchSpace, make_space
 
 EVENT = Geometric(epsilon=0.1)
@@ -70,7 +64,6 @@ SMALL = {
 }
 SECRET = ("rs", "mgrs")
 HIDING = (*SECRET, "portions")
-SHOWING = ("fixed", "paas", "stw", "ahead", "insured", "grid")
 
 
 def keyed(seed: int = 0) -> Stream:
@@ -216,10 +209,6 @@ class TestEveryStrategy:
         assert make(name).hides_trials == (name in HIDING)
         assert make(name).memoised == (name in ("paas", "stw"))
 
-    def test_it_is_a_value(self, name: str):
-        assert make(name) == make(name)
-        assert hash(make(name)) == hash(make(name))
-
 
 class TestNonAdaptive:
     @pytest.mark.unit
@@ -268,13 +257,6 @@ class TestNonAdaptive:
 
 
 class TestSecretCount:
-    @pytest.mark.unit
-    @pytest.mark.parametrize("name", SECRET)
-    def test_is_drawn_once_and_kept_for_a_resume(self, name: str):
-        search = make(name)
-        asked = [search.ask(search.init(), SPACE, keyed(4)) for _ in range(5)]
-        assert len(set(asked)) == 1
-
     @pytest.mark.unit
     @pytest.mark.parametrize("name", SECRET)
     def test_appears_in_no_description(self, name: str):
@@ -398,11 +380,6 @@ class TestPrices:
         assert line.event == NoRelease()
 
     @pytest.mark.unit
-    def test_stw_is_refused_on_private_data(self):
-        with pytest.raises(UsageError, match="data_is_public="):
-            plan_architecture_search("digits", budget=Budget(1.0), strategy="stw")
-
-    @pytest.mark.unit
     def test_a_secret_counts_law_is_all_its_event_tells(self):
         for name in SECRET:
             for line in make(name).lines(price, "train", "training"):
@@ -422,26 +399,6 @@ class TestTies:
 
 
 class TestNames:
-    @pytest.mark.unit
-    def test_kinds(self):
-        assert {name: type(make_strategy(name)) for name in STRATEGIES} == {
-            "fixed": FixedStrategy,
-            "rs": RandomizedSearch,
-            "mgrs": MultiGenerationRandomizedSearch,
-            "paas": PrivacyAwareArchitectureSearch,
-            "portions": DisjointPortions,
-            "stw": StandardWorkflow,
-            "ahead": SuccessiveHalving,
-            "insured": ProtectedHalving,
-            "grid": Grid,
-        }
-
-    @pytest.mark.unit
-    def test_paas_has_the_papers_numbers(self):
-        search = make_strategy("paas")
-        assert isinstance(search, PrivacyAwareArchitectureSearch)
-        assert (search.population, search.generations) == (10, 6)
-
     @pytest.mark.unit
     @pytest.mark.parametrize(
         ("name", "setting", "word"),
