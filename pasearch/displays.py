@@ -363,8 +363,7 @@ class CrossoverDisplay(Display):
         """Create the display of a measured crossover.
 
         Args:
-            report: Report of `measure_crossover`, its `to_json()`, or a crossover.json
-                or its
+            report: Report of `measure_crossover`, its `to_json()`, or a crossover.json or its
                 folder.
 
         Raises:

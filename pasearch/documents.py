@@ -20,58 +20,36 @@ MAX_COUNT = 10**12
 MAX_SHOWN_CHARACTERS = 80
 """Number of characters of a value that an error shows."""
 
-STRING, NUMBER_KIND, INTEGER, BOOLEAN, TABLE = (
-    "a string",
-    "a number",
-    "an integer",
-    "true or false",
-    "a table",
-)
+STRING, NUMBER_KIND, INTEGER = "a string", "a number", "an integer"
+BOOLEAN, TABLE = "true or false", "a table"
 STRINGS = [STRING]
 
 RESULT_FIELDS: dict[str, Any] = {
     "task": STRING,
     "dataset": {
-        "name": STRING,
-        "n": INTEGER,
-        "slots": {"*": INTEGER},
-        "schema": TABLE,
+        "name": STRING, "n": INTEGER, "slots": {"*": INTEGER}, "schema": TABLE,
         "declared_public": BOOLEAN,
     },
     "budget": {"epsilon": NUMBER_KIND, "delta": NUMBER_KIND},
     "price": {
-        "epsilon": NUMBER_KIND,
-        "delta": NUMBER_KIND,
-        "accountant": STRING,
-        "adjacency": STRING,
+        "epsilon": NUMBER_KIND, "delta": NUMBER_KIND, "accountant": STRING, "adjacency": STRING,
         "unit": STRING,
     },
     "price_by_partition": {"*": {"epsilon": NUMBER_KIND, "accountant": STRING}},
     "events": [{"name": STRING, "partition": STRING, "event": TABLE, "count": INTEGER}],
     "winner": STRING,
     "selection": {"rule": STRING, "law": STRING, "bound": STRING, "formula": STRING},
-    "strategy": {"name": STRING},
-    "space": {"name": STRING},
-    "recipe": TABLE,
-    "best": TABLE,
+    "strategy": {"name": STRING}, "space": {"name": STRING}, "recipe": TABLE, "best": TABLE,
     "score": {
-        "metric": STRING,
-        "test": NUMBER_KIND,
-        "points": INTEGER,
-        "of": INTEGER,
+        "metric": STRING, "test": NUMBER_KIND, "points": INTEGER, "of": INTEGER,
         "noise": {"mechanism": STRING, "epsilon": NUMBER_KIND, "standard_deviation": NUMBER_KIND},
     },
     "model": {"file": STRING, "sha256": STRING},
-    "estimated_privately": STRINGS,
-    "sum_rounding": NUMBER_KIND,
-    "assumed_public": STRINGS,
+    "estimated_privately": STRINGS, "sum_rounding": NUMBER_KIND, "assumed_public": STRINGS,
     "claims": [{"source": STRING, "verdict": STRING}],
-    "device": STRING,
-    "randomness": STRING,
-    "reproducible": BOOLEAN,
-    "warnings": STRINGS,
+    "device": STRING, "randomness": STRING, "reproducible": BOOLEAN, "warnings": STRINGS,
     "versions": {"*": STRING},
-}
+}  # fmt: skip
 """Fields of every result: a type; a table of fields, with `*` for any name; or a list of one
 type."""
 
@@ -83,50 +61,33 @@ FEATURE_FIELDS: dict[str, Any] = {
 
 NETWORK_FIELDS: dict[str, Any] = {
     "best": {
-        "front_end": STRING,
-        "layers": [TABLE],
-        "settings": {"*": NUMBER_KIND},
+        "front_end": STRING, "layers": [TABLE], "settings": {"*": NUMBER_KIND},
         "parameters": INTEGER,
     }
-}
+}  # fmt: skip
 """Additional fields of a search for, or a training of, networks."""
 
 VERIFY_FIELDS: dict[str, Any] = {
     "plan": {
-        "declared": TABLE,
-        "most_categories": INTEGER,
-        "leak_share": NUMBER_KIND,
-        "fixed_tail": INTEGER,
-        "dials": {"*": NUMBER_KIND},
+        "declared": TABLE, "most_categories": INTEGER, "leak_share": NUMBER_KIND,
+        "fixed_tail": INTEGER, "dials": {"*": NUMBER_KIND},
     },
-    "secure_noise": BOOLEAN,
-    "files": {"*": STRING},
-}
+    "secure_noise": BOOLEAN, "files": {"*": STRING},
+}  # fmt: skip
 """Additional fields that verification needs to reconstruct a run."""
 
 VERIFY_FEATURE_FIELDS: dict[str, Any] = {"plan": {"choice": TABLE}}
 VERIFY_NETWORK_FIELDS: dict[str, Any] = {
     "plan": {
-        "strategy": TABLE,
-        "recipes": [TABLE],
-        "finals": [TABLE],
-        "recipe_names": STRINGS,
+        "strategy": TABLE, "recipes": [TABLE], "finals": [TABLE], "recipe_names": STRINGS,
         "free_front_ends": BOOLEAN,
     }
-}
+}  # fmt: skip
 
 PARSING_ERRORS = (
-    KeyError,
-    IndexError,
-    TypeError,
-    AttributeError,
-    ValueError,
-    ArithmeticError,
-    AssertionError,
-    RuntimeError,
-    MemoryError,
-    StopIteration,
-)
+    KeyError, IndexError, TypeError, AttributeError, ValueError, ArithmeticError, AssertionError,
+    RuntimeError, MemoryError, StopIteration,
+)  # fmt: skip
 """Exceptions that reading a malformed file may raise."""
 
 
@@ -163,9 +124,6 @@ def check_fields(document: Mapping[str, Any], form: Mapping[str, Any]) -> None:
     _check("", document, form)
 
 
-CELL_TABLE_FIELDS = {"cells": [[INTEGER]], "columns": STRING}
-
-
 def check_cell_table(score: Mapping[str, Any]) -> None:
     """Refuse a score whose noisy confusion matrix is not a table of integers of the expected shape.
 
@@ -184,7 +142,7 @@ def check_cell_table(score: Mapping[str, Any]) -> None:
         TARGET_BINS,
     )
 
-    check_fields(score, CELL_TABLE_FIELDS)
+    check_fields(score, {"cells": [[INTEGER]], "columns": STRING})
     rows, columns = score["cells"], score["columns"]
     bins = len(rows[0]) if rows and len(rows[0]) in EDGES_BY_BINS else max(EDGES_BY_BINS)
     widths = {

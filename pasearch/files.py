@@ -169,7 +169,6 @@ def _decode_utf8(content: bytes) -> str:
 
 
 def _check_limits(value: Any) -> Any:
-    """Return the parsed value if it is within the limits on depth and integers."""
     level, depth = [value], 0
     while level:
         depth += 1

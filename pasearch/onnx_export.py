@@ -77,40 +77,28 @@ def write_onnx(
     path = Path(path)
     if path.exists():
         raise UsageError(f"{path} already exists: choose a new file for the model.")
-    onnx = _import_onnx()
+    try:
+        import_module("onnxscript")
+        import_module("onnx.compose")
+        onnx: Any = import_module("onnx")
+    except ImportError:
+        raise UsageError(
+            "ONNX export requires the packages onnx and onnxscript: pip install 'pasearch[onnx]'."
+        ) from None
     table = isinstance(schema, TableSchema)
-    before = (
-        build_encoding_graph(schema) if isinstance(schema, TableSchema) and not encoded else None
-    )
+    # Before the export, so that a column without operators is refused at once.
+    before = build_encoding_graph(schema) if table and not encoded else None
     module = _assemble_module(schema, model)
     graph = _export_module(module, schema.shape, ENCODED_INPUT if table else "x", table=table)
     if before is not None:
-        joined = [(ENCODED_INPUT, ENCODED_INPUT)]
         graph.ir_version = before.ir_version
-        graph = onnx.compose.merge_models(before, graph, io_map=joined)
+        graph = onnx.compose.merge_models(before, graph, io_map=[(ENCODED_INPUT, ENCODED_INPUT)])
     _finish_model(onnx, graph, schema, {"schema": json.dumps(schema.to_json()), **about})
     write_new_file(path, graph.SerializeToString())
     return path
 
 
-def _import_onnx() -> Any:
-    """Import the onnx package.
-
-    Raises:
-        UsageError: onnx or onnxscript is not installed.
-    """
-    try:
-        import_module("onnxscript")
-        import_module("onnx.compose")
-        return import_module("onnx")
-    except ImportError:
-        raise UsageError(
-            "ONNX export requires the packages onnx and onnxscript: pip install 'pasearch[onnx]'."
-        ) from None
-
-
 def _assemble_module(schema: AnySchema, model: Any) -> nn.Module:
-    """Build one module from records to probabilities, or to the prediction."""
     parts: list[nn.Module] = []
     if isinstance(schema, Schema):
         parts.append(_RecordScaler(require_known(schema.low), require_known(schema.high)))
@@ -162,9 +150,14 @@ class _OneVsRestProbabilities(nn.Module):
 
 
 def _replace_blocked_parts(module: nn.Module) -> nn.Module:
-    """Replace parts that process records in blocks by parts for any number of records."""
+
+    def scatter(own: Scattering, records: Tensor) -> Tensor:
+        images = records.reshape(-1, *own.shape[-2:])
+        found = own._scatter(images.permute(1, 2, 0)).permute(3, 2, 0, 1)
+        return found.reshape(-1, *own.output_shape)
+
     if isinstance(module, Scattering):
-        return _ReplacedModule(module, _scatter_records)
+        return _ReplacedModule(module, scatter)
     if isinstance(module, CentredPairs):
         return _PairsModule(module)
     if isinstance(module, PatchResemblances):
@@ -183,13 +176,6 @@ class _ReplacedModule(nn.Module):
 
     def forward(self, records: Tensor) -> Tensor:
         return self.compute(self.own, records)
-
-
-def _scatter_records(own: Scattering, records: Tensor) -> Tensor:
-    """Compute the scattering transform of all records at once."""
-    images = records.reshape(-1, *own.shape[-2:])
-    found = own._scatter(images.permute(1, 2, 0)).permute(3, 2, 0, 1)
-    return found.reshape(-1, *own.output_shape)
 
 
 class _PairsModule(nn.Module):
@@ -218,11 +204,6 @@ class _PairsModule(nn.Module):
 
 
 def _export_module(module: nn.Module, shape: tuple[int, ...], name: str, *, table: bool) -> Any:
-    """Export a module as an ONNX model with one input and the output `found`.
-
-    Raises:
-        UsageError: torch cannot export a part of the module.
-    """
     example = torch.zeros(2, *shape, dtype=torch.float32 if table else torch.float64)
     op: Any = getattr(import_module("onnxscript"), f"opset{OPSET}")
 
@@ -240,9 +221,8 @@ def _export_module(module: nn.Module, shape: tuple[int, ...], name: str, *, tabl
                 custom_translation_table=more,
             )  # fmt: skip
     except (torch.onnx.errors.OnnxExporterError, RuntimeError, NotImplementedError) as error:
-        raise _export_error(
-            str(error).strip().splitlines()[-1] if str(error).strip() else ""
-        ) from error
+        last = str(error).strip().splitlines()[-1:]
+        raise _export_error("".join(last)) from error
     assert program is not None
     graph = program.model_proto
     if len(graph.graph.input[0].type.tensor_type.shape.dim[0].dim_param) == 0:
@@ -259,7 +239,6 @@ def _export_error(why: str) -> UsageError:
 
 @contextlib.contextmanager
 def _silence_exporter() -> Iterator[None]:
-    """Suppress the messages of torch's exporter, which are for its developers."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
@@ -271,7 +250,6 @@ def _silence_exporter() -> Iterator[None]:
 
 
 def _finish_model(onnx: Any, model: Any, schema: AnySchema, about: dict[str, str]) -> None:
-    """Name the outputs, add the label and the metadata, and check the model."""
     graph, taken = model.graph, {each.name for each in model.graph.input}
 
     def free(name: str) -> str:
@@ -366,7 +344,6 @@ class _GraphBuilder:
 
 
 def _write_number(graph: _GraphBuilder, column: Column, own: str) -> list[str]:
-    """Encode a number: scaled value, bin, and whether it is missing."""
     low, high = require_known(column.bounds)
     given = graph.input(column.name, DOUBLE)
     bounds = [graph.constant(f"{own}/{n}", v, DOUBLE) for n, v in (("low", low), ("high", high))]
@@ -407,7 +384,6 @@ def _write_number(graph: _GraphBuilder, column: Column, own: str) -> list[str]:
 
 
 def _write_category(graph: _GraphBuilder, column: Column, own: str) -> list[str]:
-    """Encode a category: one of the declared ones, other, or missing."""
     names = require_known(column.categories)
     if column.case is False:
         raise UsageError(

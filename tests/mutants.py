@@ -424,8 +424,8 @@ MUTANTS = (
     ),
     Mutant(
         "forecast: a lead within the noise of the study is reported",
-        "if _is_better(curves, best, kept, place) and (",
-        "if means[best, place] > means[kept, place] and (",
+        "if _is_better(curves, best, kept, place):",
+        "if means[best, place] > means[kept, place]:",
         "crossover/test_forecast.py",
     ),
     Mutant(

@@ -190,7 +190,6 @@ def critical_value(tests: int, freedom: int) -> float:
 
 
 def _min_significant_difference(lead: Array, pairs: int) -> Array:
-    """Return the smallest significant mean difference at each epsilon; infinity for one repeat."""
     epsilons, repeats = lead.shape
     if repeats < 2:
         return np.full(epsilons, np.inf)
@@ -295,6 +294,16 @@ def assign_roles(released: Sequence[bool], sizes: Sequence[int]) -> list[list[st
         + ["largest"] * (size == max(sizes))
         for own, size in zip(released, sizes, strict=True)
     ]
+
+
+def round_to_three_digits(epsilon: float) -> float:
+    """Round an epsilon to three significant digits."""
+    return float(f"{epsilon:.3g}")
+
+
+def round_to_four_decimals(values: Array) -> list[float]:
+    """Round accuracies for a document."""
+    return [round(float(each), 4) for each in values]
 
 
 def describe_changes(taken: Sequence[str], epsilons: Sequence[float]) -> str:

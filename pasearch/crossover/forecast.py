@@ -39,7 +39,13 @@ import numpy as np
 from scipy import stats
 
 from pasearch.accounting.gdp_approximation import gaussian_mu
-from pasearch.crossover.curves import CONFIDENCE_LEVEL, assign_roles, find_crossover
+from pasearch.crossover.curves import (
+    CONFIDENCE_LEVEL,
+    assign_roles,
+    find_crossover,
+    round_to_four_decimals,
+    round_to_three_digits,
+)
 from pasearch.data.front_ends import Raw
 from pasearch.spaces.candidate import Candidate
 from pasearch.spaces.portfolio import (
@@ -138,7 +144,9 @@ def forecast_crossover(
     """
     study = load_study(schema, name).rescale_to_classes(outputs)
     study = study.select_flagged([searched(each) for each in study.entries])
-    signals = [compute_signal(own.mu * ratio, own.slots, outputs) for ratio in _signal_ratios(own)]
+    here = gaussian_mu(own.epsilon, own.delta)
+    ratios = [gaussian_mu(epsilon, own.delta) / here for epsilon in FORECAST_EPSILONS]
+    signals = [compute_signal(own.mu * ratio, own.slots, outputs) for ratio in ratios]
     features = count_features(schema)
     drawn = [
         place
@@ -201,24 +209,14 @@ def describe_model(candidate: Candidate) -> str:
 
 
 def _interpolate_at(curves: np.ndarray, epsilon: float, epsilons: Epsilons) -> np.ndarray:
-    """Interpolate curves at one epsilon, without the last axis."""
     place = math.log(epsilon)
     return np.apply_along_axis(lambda one: np.interp(place, np.log(epsilons), one), -1, curves)
-
-
-def _signal_ratios(own: MeasuredModel) -> list[float]:
-    """Return mu at each epsilon divided by that of the run, for one Gaussian release."""
-    here = gaussian_mu(own.epsilon, own.delta)
-    return [gaussian_mu(epsilon, own.delta) / here for epsilon in FORECAST_EPSILONS]
 
 
 def _choose_drawn_models(
     curves: np.ndarray, sizes: list[int], study: Study, winner: Candidate
 ) -> list[int]:
-    """Choose the entries to draw: winner, simplest, largest, and the best at some epsilon.
-
-    Of equal sizes the better entry is chosen.
-    """
+    """Choose winner, simplest, largest and the best at some epsilon; the better of equals."""
     means = curves.mean(axis=1)
     level = means.mean(axis=1)
     simplest = min(range(len(sizes)), key=lambda place: (sizes[place], -level[place]))
@@ -232,22 +230,7 @@ def _choose_drawn_models(
 def _curves_json(
     curves: np.ndarray, entries: list[StudyModel], own: MeasuredModel, epsilons: Epsilons
 ) -> list[dict[str, Any]]:
-    """Return the models' curves, shifted so that the winner's curve passes through its score.
-
-    Args:
-        curves: Accuracy, (models, data sets, epsilons).
-        entries: Models.
-        own: Released model with its score.
-        epsilons: Epsilons, rising.
-
-    Returns:
-        Name, roles and number of parameters of each model, with its accuracy at `epsilons`: the
-        mean over the study's data sets, and both quartiles.
-    """
-
-    def four_decimals(values: np.ndarray) -> list[float]:
-        return [round(float(each), 4) for each in values]
-
+    """Return the models' curves, shifted so that the winner's curve passes through its score."""
     here = _interpolate_at(curves, own.epsilon, epsilons)
     released = [entry.released for entry in entries]
     reference = here[released.index(True)]
@@ -259,9 +242,9 @@ def _curves_json(
             "name": entry.name,
             "roles": each,
             "parameters": entry.parameters,
-            "accuracy": four_decimals(lines.mean(axis=0)),
-            "low": four_decimals(np.quantile(lines, 0.25, axis=0)),
-            "high": four_decimals(np.quantile(lines, 0.75, axis=0)),
+            "accuracy": round_to_four_decimals(lines.mean(axis=0)),
+            "low": round_to_four_decimals(np.quantile(lines, 0.25, axis=0)),
+            "high": round_to_four_decimals(np.quantile(lines, 0.75, axis=0)),
         }
         for entry, each, lines in zip(entries, roles, moved, strict=True)
     ]
@@ -288,17 +271,16 @@ def choose_models(
         kept = first
         for place in way:
             best = int(means[:, place].argmax())
-            if _is_better(curves, best, kept, place) and (
-                place == start or _is_located(curves, best, kept, epsilons)
-            ):
-                kept = best
+            if _is_better(curves, best, kept, place):
+                _, low, high = find_pair_crossing(curves, best, kept, epsilons)
+                if place == start or low >= epsilons[0] or high <= epsilons[-1]:
+                    kept = best
             route[place] = kept
             first = kept if place == start else first
     return route
 
 
 def _is_better(curves: np.ndarray, one: int, other: int, place: int) -> bool:
-    """Return whether a model is clearly better than another at an epsilon; see the module."""
     lead = curves[one, :, place] - curves[other, :, place]
     if len(lead) < 2:
         return False
@@ -308,12 +290,6 @@ def _is_better(curves: np.ndarray, one: int, other: int, place: int) -> bool:
         / math.sqrt(len(lead))
     )
     return bool(lead.mean() > max(MIN_LEAD, noise))
-
-
-def _is_located(curves: np.ndarray, one: int, other: int, epsilons: Epsilons) -> bool:
-    """Return whether the range of two models' crossing excludes a part of the epsilons."""
-    _, low, high = find_pair_crossing(curves, one, other, epsilons)
-    return low >= epsilons[0] or high <= epsilons[-1]
 
 
 def find_crossings(
@@ -336,9 +312,9 @@ def find_crossings(
         within = min(max(mean, epsilons[place - 1]), epsilons[place])
         found.append(
             Crossing(
-                epsilon=_round_epsilon(within),
-                low=_round_epsilon(min(low, within)),
-                high=None if math.isinf(high) else _round_epsilon(max(high, within)),
+                epsilon=round_to_three_digits(within),
+                low=round_to_three_digits(min(low, within)),
+                high=None if math.isinf(high) else round_to_three_digits(max(high, within)),
                 before=names[before],
                 after=names[after],
             )
@@ -388,10 +364,7 @@ def find_last_lead(
 
 
 def _find_shortest_range(crossings: list[float], epsilons: Epsilons) -> tuple[float, float]:
-    """Return the shortest range that holds `HELD` of them and one more; of few, everything.
-
-    What is off the grid counts as long as the grid's end.
-    """
+    """Return the shortest range that holds enough crossings; an end off the grid is the grid's."""
     count = math.ceil(RANGE_COVERAGE * (len(crossings) + 1) - 1e-9)
     if count > len(crossings):
         return 0.0, math.inf
@@ -467,7 +440,3 @@ def describe_range(crossing: dict[str, Any], epsilons: Sequence[float]) -> str:
     first = f"{low:g}" if low > epsilons[0] else f"{epsilons[0]:g} or below"
     last = f"{epsilons[-1]:g} or above" if high is None else f"{high:g}"
     return f"on most of the data sets between {first} and {last}"
-
-
-def _round_epsilon(epsilon: float) -> float:
-    return float(f"{epsilon:.3g}")

@@ -37,6 +37,8 @@ from pasearch.crossover.curves import (
     find_best_models,
     find_crossover_of_means,
     find_simplest_models,
+    round_to_four_decimals,
+    round_to_three_digits,
 )
 from pasearch.crossover.forecast import describe_model
 from pasearch.errors import UsageError
@@ -234,45 +236,12 @@ def _round_to_five_decimals(epsilon: float) -> float:
     return round(epsilon, 5)
 
 
-def _round_to_three_digits(epsilon: float) -> float:
-    return float(f"{epsilon:.3g}")
-
-
 def _crossover_json(
-    epsilons: Sequence[float],
-    repeats: int,
-    names: Sequence[str],
-    sizes: Sequence[int],
-    released: Sequence[bool],
-    means: np.ndarray,
-    halves: np.ndarray,
-    found: Sequence[Crossover],
-    rounded: Callable[[float], float],
-    taken: Sequence[str],
-    *,
-    own: dict[str, Any],
-    sentence: str,
-) -> dict[str, Any]:
-    """Return a measured crossover as `result.json` has it.
-
-    Args:
-        epsilons: Epsilons, rising.
-        repeats: Number of trainings of each model at each epsilon.
-        names: Models, the smallest first.
-        sizes: Numbers of parameters.
-        released: Whether the run released it, for each model.
-        means: Mean accuracies, (models, epsilons).
-        halves: Half widths of their intervals, (models, epsilons).
-        found: Crossovers of all pairs.
-        rounded: Rounding of their epsilons.
-        taken: Name of the model to take at each epsilon.
-        own: Epsilon and score of the released model.
-        sentence: The result in words.
-    """
-
-    def four_decimals(values: np.ndarray) -> list[float]:
-        return [round(float(each), 4) for each in values]
-
+    epsilons: Sequence[float], repeats: int, names: Sequence[str], sizes: Sequence[int],
+    released: Sequence[bool], means: np.ndarray, halves: np.ndarray, found: Sequence[Crossover],
+    rounded: Callable[[float], float], taken: Sequence[str], *, own: dict[str, Any], sentence: str,
+) -> dict[str, Any]:  # fmt: skip
+    """Return a measured crossover as `result.json` has it."""
     return {
         "kind": "measured",
         "epsilons": list(epsilons),
@@ -280,9 +249,9 @@ def _crossover_json(
         "models": [
             {
                 "name": name, "parameters": size, "roles": roles,
-                "accuracy": four_decimals(mean),
-                "low": four_decimals(np.clip(mean - half, 0.0, 1.0)),
-                "high": four_decimals(np.clip(mean + half, 0.0, 1.0)),
+                "accuracy": round_to_four_decimals(mean),
+                "low": round_to_four_decimals(np.clip(mean - half, 0.0, 1.0)),
+                "high": round_to_four_decimals(np.clip(mean + half, 0.0, 1.0)),
             }
             for name, size, roles, mean, half in zip(
                 names, sizes, assign_roles(released, sizes), means, halves, strict=True
@@ -332,7 +301,14 @@ def make_private_crossover(
     sizes = [each.parameters(shape, outputs)[0] for each in trained]
     order = sorted(range(models), key=sizes.__getitem__)
     candidates, means = [trained[place] for place in order], shares.mean(axis=2).T[order]
-    names = _name_models(candidates)
+    # Equal networks differ by their changes of the recipe.
+    names = [describe_model(each) for each in candidates]
+    names = [
+        f"{name} ({each.describe().partition('; ')[2] or 'as usual'})"
+        if names.count(name) > 1
+        else name
+        for name, each in zip(names, candidates, strict=True)
+    ]
     deviation = half / float(stats.norm.ppf((1 + CONFIDENCE_LEVEL) / 2))
     found = [
         find_crossover_of_means(
@@ -365,27 +341,14 @@ def make_private_crossover(
     return _crossover_json(
         epsilons, repeats, names, [sizes[place] for place in order],
         [each == winner for each in candidates], means, np.broadcast_to(half, means.shape), found,
-        _round_to_three_digits, taken,
+        round_to_three_digits, taken,
         own={"epsilon": own.epsilon, "score": own.score, "standard_error": round(own.error, 5)},
         sentence=said,
     )  # fmt: skip
 
 
-def _name_models(candidates: Sequence[Candidate]) -> list[str]:
-    """Describe models; equal networks are distinguished by their changes of the recipe."""
-    names = [describe_model(each) for each in candidates]
-    twice = {name for name in names if names.count(name) > 1}
-    return [
-        f"{name} ({each.describe().partition('; ')[2] or 'as usual'})" if name in twice else name
-        for name, each in zip(names, candidates, strict=True)
-    ]
-
-
 def _compute_level_epsilons(plan: Plan) -> tuple[float, ...]:
-    """Compute the epsilon of one training at each level, with its feature extractor.
-
-    The most expensive feature extractor counts, so a single model never costs more.
-    """
+    """Compute the epsilon of one training at each level, with the dearest feature extractor."""
 
     def epsilon(*events: Event) -> float:
         return price_partitions({"train": Composition(events)}, plan.delta)[0].epsilon
@@ -393,4 +356,4 @@ def _compute_level_epsilons(plan: Plan) -> tuple[float, ...]:
     fits = [each.event for each in plan.lines if each.name.startswith("front end ")]
     dearest = [max(fits, key=epsilon)] if fits else []
     lines = [each for each in plan.lines if each.name.startswith("training, level")]
-    return tuple(_round_to_three_digits(epsilon(each.event, *dearest)) for each in lines)
+    return tuple(round_to_three_digits(epsilon(each.event, *dearest)) for each in lines)

@@ -27,16 +27,6 @@ from pasearch.accounting.checks import check_nonnegative, check_positive, check_
 from pasearch.errors import UsageError
 
 
-def compute_noise_scale(sensitivity: float, epsilon: float, delta: float) -> float:
-    """Return the paper's sigma of output perturbation, Delta sqrt(2 ln(1.25 / delta)) / eps.
-
-    An illustration: it is no price (the formula holds for epsilon up to 1).
-    """
-    return (
-        sensitivity * math.sqrt(2.0 * math.log(1.25 / delta)) / check_positive("epsilon", epsilon)
-    )
-
-
 def find_coefficients_to_drop(
     x: np.ndarray, residual: float, sigma: float, sigma_without: float | None = None
 ) -> tuple[float, float] | None:

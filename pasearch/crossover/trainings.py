@@ -145,7 +145,6 @@ class FeatureChoice:
         return self._of_columns(schema)
 
     def _of_columns(self, schema: AnySchema) -> np.ndarray:
-        """Return the indices of the features of the named, or of all numeric columns."""
         if not isinstance(schema, TableSchema):
             raise UsageError(f"`+{self.choice}` is of a table's columns: take +cfs or +random.")
         known = [each.name for each in schema.columns]
@@ -325,7 +324,6 @@ class CrossoverStudy:
         return 1.0 - metric.points(found, len(held)) / (len(held) * metric.max_points)
 
     def _split(self, keys: Keys, repeat: int) -> tuple[np.ndarray, np.ndarray]:
-        """Draw training and test records: as many as planned, or as there are."""
         n, draw = self.dataset.n, keys.stream("split", repeat).generator()
         if self.dataset.official_test == self.test:  # the last records, as every result on them
             return draw.permutation(n - self.test)[: self.train], np.arange(n - self.test, n)
@@ -419,7 +417,6 @@ def measure_points(
 def _train_points(
     study: CrossoverStudy, points: list[Point], executor: Executor, max_serial: int
 ) -> Iterator[tuple[Point, float]]:
-    """Yield points and their errors, in any order."""
     shared = study.device != "cpu" and not executor.is_remote
     if shared or not executor.takes(len(points), long=len(points) > max_serial):
         with use_threads(1):  # results do not depend on the number of processors
@@ -462,7 +459,6 @@ def _load_study(path: str) -> CrossoverStudy:
 
 
 def _measure_error(point: Point, study: CrossoverStudy) -> bytes:
-    """Return a point's error: in another process, or on another machine."""
     cache = study.dataset.cache
     if cache is not None and not cache.is_dir():
         study.dataset.cache = None

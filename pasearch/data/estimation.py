@@ -35,9 +35,15 @@ from pasearch.data.cells import ColumnCells, convert_to_numbers
 from pasearch.data.column import DEFAULT_BINS, Column
 from pasearch.data.schema import Schema
 from pasearch.data.tables import AnySchema
-from pasearch.runs.estimates import CategoryCounts, ClassCount, NumberBounds, finite_values
+from pasearch.runs.estimates import (
+    CategoryCounts,
+    ClassCount,
+    NumberBins,
+    NumberBounds,
+    exact_bin_edges,
+    finite_values,
+)
 from pasearch.runs.keys import Stream
-from pasearch.runs.quantiles import NumberBins, exact_bin_edges
 from pasearch.runs.sums import GaussianSum
 
 RARE_CLASS_FRACTION = 0.01

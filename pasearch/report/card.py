@@ -245,7 +245,6 @@ def card_json(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def _describe_released_model(document: dict[str, Any]) -> list[str]:
-    """Describe the training of the released model, one sentence per stage."""
     values, items = document["recipe"], []
     if values.get("trainer") == "objective" and values["noise_multiplier"] is not None:
         items.append(

@@ -189,12 +189,9 @@ def _template_environment() -> Environment:
 
 
 def _page_values(document: Values, schema: AnySchema) -> Values:
-    """Compute all values of the template."""
     card, assumed, budget = card_json(document), document["assumed_public"], document["budget"]
-    public, of_features = (
-        document["dataset"]["declared_public"],
-        document["task"] == FEATURE_SELECTION,
-    )
+    public = document["dataset"]["declared_public"]
+    of_features = document["task"] == FEATURE_SELECTION
     searched = document["selection"]["rule"] != "none"
     heading = capitalize_first(document["task"])
     if document["task"] == "architecture search" and not searched:
@@ -216,11 +213,7 @@ def _page_values(document: Values, schema: AnySchema) -> Values:
     if crossover := describe_crossover(document):
         measured = crossover["repeats"]
         others = "Measured comparison of models" if measured else "Forecast for other models"
-    elsewhere = (
-        PUBLISHED_BOUNDS,
-        ASSUMED_PUBLIC,
-        "Versions",
-    )
+    elsewhere = (PUBLISHED_BOUNDS, ASSUMED_PUBLIC, "Versions")
     quality = score.describe_quality(document, schema)
     return {
         **(_describe_feature_model if of_features else _describe_network_model)(document, schema),
@@ -262,12 +255,10 @@ def _page_values(document: Values, schema: AnySchema) -> Values:
 
 
 def _describe_network_model(document: Values, schema: AnySchema) -> Values:
-    """Describe the model of an architecture search or of one training."""
     candidate = Candidate.from_json(document["best"])
     output = "one predicted number" if schema.regression else f"{schema.outputs} classes"
-    found = f"{capitalize_first(wording.describe_network(candidate))}; output: {output}."
     return {
-        "found": found,
+        "found": f"{capitalize_first(wording.describe_network(candidate))}; output: {output}.",
         "network": _network_rows(candidate, schema),
         "features": None,
         "training": _training_rows(document),
@@ -275,10 +266,7 @@ def _describe_network_model(document: Values, schema: AnySchema) -> Values:
 
 
 def _network_rows(candidate: Candidate, schema: AnySchema) -> list[Values]:
-    """Describe the network from input to output: a row with title, notes and bar per stage.
-
-    The length of a bar is the logarithm of the number of values that leave the stage.
-    """
+    """Describe the network from input to output; a bar is the logarithm of a stage's values."""
 
     def sizes(shape: tuple[int, ...]) -> str:
         return " \u00d7 ".join(f"{side:,}" for side in shape)
@@ -321,7 +309,6 @@ def _network_rows(candidate: Candidate, schema: AnySchema) -> list[Values]:
 
 
 def _training_rows(document: Values) -> list[tuple[str, str]]:
-    """Describe the training of the released network, as names and values."""
     values, best = document["recipe"], document["best"]
     recipe = restore_recipe(values)
     slots = round(recipe.expected_batch_size / values["sampling_probability"])
@@ -340,12 +327,8 @@ def _training_rows(document: Values) -> list[tuple[str, str]]:
         ("Optimizer", capitalize_first(wording.describe_optimizer(recipe))),
     ]
     if document.get("variant") is not None:
-        rows.append(
-            (
-                "Weights",
-                f"{capitalize_first(document['variant'])}, by private post-training selection",
-            )
-        )
+        chosen = f"{capitalize_first(document['variant'])}, by private post-training selection"
+        rows.append(("Weights", chosen))
     if recipe.bounding is None:
         return [*rows, ("Gradients", "no clipping or noise (data declared public)")]
     name = values.get("name")
@@ -363,23 +346,10 @@ def _training_rows(document: Values) -> list[tuple[str, str]]:
 
 
 def _describe_feature_model(document: Values, schema: AnySchema) -> Values:
-    """Describe the model of a feature selection, and the released relevance of its features."""
-    best, method, recipe = document["best"], document["strategy"]["name"], document["recipe"]
-    chosen, count, blank = (
-        best["features"],
-        len(best["features"]),
-        document.get("relevance_of_noise"),
-    )
+    best, recipe, blank = document["best"], document["recipe"], document.get("relevance_of_noise")
+    chosen, count = best["features"], len(best["features"])
     every = count == best["of"]
-    if best["directions"] is not None:
-        found = f"Linear model on {best['directions']} projections of all {best['of']:,} features."
-    elif every:
-        found = f"Linear model on all {count:,} features (no selection)."
-        if method not in ("all", "max-pool"):
-            found = f"Linear model on all {count:,} features, selected by {method}."
-    else:
-        found = f"Linear model on {count:,} of {best['of']:,} features, selected by {method}."
-
+    found = wording.describe_features(document, none=" (no selection)", names=False)
     ranked = sorted(document.get("relevance") or [], key=lambda each: -each["uncertainty"])[
         :MAX_LISTED_FEATURES
     ]
@@ -430,7 +400,7 @@ def _describe_feature_model(document: Values, schema: AnySchema) -> Values:
     public = document.get("searched_on")
     merits = f"from noisy {document['strategy'].get('merits', 'tables')}"
     return {
-        "found": found,
+        "found": f"{capitalize_first(found)}.",
         "network": None,
         "features": {
             "rows": relevance,
@@ -449,7 +419,6 @@ def _describe_feature_model(document: Values, schema: AnySchema) -> Values:
 
 
 def _effect_rows(document: Values) -> list[Values]:
-    """Describe the importance of each column in a linear model."""
     given = document.get("effects") or []
     most = max((each["reach"] for each in given), default=0.0)
     return [
@@ -470,7 +439,6 @@ def _effect_rows(document: Values) -> list[Values]:
 
 
 def _partition_rows(document: Values) -> list[Values]:
-    """Describe every partition with its cost and releases; the largest cost is the total."""
     shares, budget = document["price_by_partition"], document["budget"]["epsilon"]
     most = max(share["epsilon"] for share in shares.values())
     scale = max(budget, most)
@@ -609,10 +577,7 @@ def draw_crossover(found: Values, measure: str, *, of_errors: bool) -> Markup:
 
 
 def _alternative_rows(document: Values, outputs: int) -> list[tuple[str, str]]:
-    """Describe the noise that the same plan would have with other budgets.
-
-    The signal is mu n, so half of it is the signal of half as many records.
-    """
+    """Describe other budgets: half of the signal mu n is that of half as many records."""
     given, budget = document.get("alternatives") or [], document["budget"]["epsilon"]
     own: Values = next((each for each in given if each["epsilon"] == budget), {})
     here, noise_here = own.get("signal_to_noise"), own.get("noise_multiplier")
@@ -637,7 +602,6 @@ def _alternative_rows(document: Values, outputs: int) -> list[tuple[str, str]]:
 
 
 def _draw_curves(document: Values, schema: AnySchema) -> Values | None:
-    """Draw accuracies over steps; points that are not finite are left out."""
     curves = []
     for each in document.get("curves") or []:
         pairs = zip(each["steps"], each["accuracy"], strict=True)
@@ -650,14 +614,12 @@ def _draw_curves(document: Values, schema: AnySchema) -> Values | None:
 
 
 def _draw_chart(curves: list[figures.Curve], title: str, axes: tuple[str, str]) -> Values:
-    """Draw lines, with a description and the names of the legend."""
     ends = "; ".join(f"{each.name} ends at {each.points[-1][1]:.3f}" for each in curves)
     chart = figures.draw_lines(curves, f"{title}: {ends}.", axes)
     return {"chart": chart, "names": [each.name for each in curves]}
 
 
 def _comparison_rows(document: Values) -> list[Values]:
-    """Compare this run with strategy `fixed`, by noisy and by exact score."""
     given, rows = document.get("compared") or {}, []
     for key, name in ("this", "This run"), ("fixed", "Fixed network, no search"):
         if not given.get(key):
@@ -680,7 +642,6 @@ def _comparison_rows(document: Values) -> list[Values]:
 
 
 def _describe_auto(document: Values) -> Values | None:
-    """Describe the decision of strategy `auto`, with the expected score of each alternative."""
     if not (auto := document.get("auto")):
         return None
     expected = auto.get("expected") or []
@@ -793,7 +754,6 @@ def _candidate_table(document: Values, schema: AnySchema) -> Values | None:
 
 
 def _candidate_row(values: Values, schema: AnySchema) -> Values:
-    """Describe a candidate network: layers, non-default settings, and number of parameters."""
     candidate = Candidate.from_json(values)
     try:
         size, _ = candidate.parameters(schema.shape, schema.outputs)
@@ -806,12 +766,8 @@ def _candidate_row(values: Values, schema: AnySchema) -> Values:
 
 
 def _describe_selection(document: Values) -> Values:
-    """Describe the selection of the released model, and its search space."""
-    selection, space, strategy = (
-        document["selection"],
-        document["space"],
-        show_strategy(document["strategy"]["name"]),
-    )
+    selection, space = document["selection"], document["space"]
+    strategy = show_strategy(document["strategy"]["name"])
     rule, bound = selection["rule"], selection["bound"]
     if document["task"] == FEATURE_SELECTION:
         rows = [("Method", f"{strategy}: {selection['law']}"), ("Bound", bound)]

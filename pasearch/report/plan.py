@@ -201,7 +201,6 @@ def _format_row(name: str, text: str) -> str:
 def _summary_lines(
     plan: Plan | FeaturePlan, usual: bool, model: str, report: str, ledger: str
 ) -> list[str]:
-    """Return the budget, the summary of five lines, and the notes on the data."""
     default = " (default; `epsilon=` sets it)" if usual else ""
     protection = "No protection: the data were declared public."
     if not plan.public:
@@ -241,7 +240,6 @@ def _summary_lines(
 
 
 def _partition_lines(plan: Plan | FeaturePlan) -> list[str]:
-    """Return the lines on the partitions and the metric."""
     sizes = ", ".join(f"{size:,} {name}" for name, size in plan.split.sizes().items())
     unused = f"; {plan.split.unused:,} records unused" if plan.split.unused else ""
     return [
@@ -252,7 +250,6 @@ def _partition_lines(plan: Plan | FeaturePlan) -> list[str]:
 
 
 def _selection_lines(plan: Plan, task: str) -> list[str]:
-    """Return the lines on the strategy, the training of the winner, and the search space."""
     strategy = plan.strategy
     if plan.searched_on is not None:
         winner = f"searched on the public data {plan.searched_on} (no privacy cost); trained once"
@@ -280,7 +277,6 @@ def _selection_lines(plan: Plan, task: str) -> list[str]:
 
 
 def _describe_training(plan: Plan, task: str) -> str:
-    """Describe the training: batches, clipping, optimizer and optional stages."""
     recipe, records, first = plan.recipe, plan.released_slots, ""
     if task == CHOICE:
         first = "first recipe: "
@@ -305,8 +301,6 @@ def _describe_training(plan: Plan, task: str) -> str:
 
 
 def _cost_lines(plan: Plan | FeaturePlan, detail: Detail) -> list[str]:
-    """Return the lines on releases and their costs, published bounds, warnings and refusals."""
-
     def join(names: list[str]) -> str:
         return ", ".join(names) if detail == "whole" else wording.join_names(names)
 
@@ -355,12 +349,7 @@ def _cost_lines(plan: Plan | FeaturePlan, detail: Detail) -> list[str]:
 
 
 def _release_lines(plan: Plan | FeaturePlan, *, brief: bool) -> list[str]:
-    """Return the table of releases: partition of each, and privacy cost of each partition.
-
-    Args:
-        plan: Solved plan.
-        brief: Whether to leave out the mechanism of each release and the accountant.
-    """
+    """Return the table of releases; `brief` leaves out mechanisms and accountants."""
     lines = ["", f"{'Release':<42}{'partition':<12}{'epsilon':>8}{'' if brief else '  accountant'}"]
     seen: set[Event] = set()
     last = {line.partition: line for line in plan.lines}
@@ -388,7 +377,6 @@ def _release_lines(plan: Plan | FeaturePlan, *, brief: bool) -> list[str]:
 
 
 def _mechanism_lines(event: Event) -> list[str]:
-    """Describe the mechanism of a release, one line per part."""
     match event:
         case RepeatAndSelect(inner, law):
             return [f"the best of K runs, K {law.describe()}, each:", *_mechanism_lines(inner)]
@@ -398,7 +386,6 @@ def _mechanism_lines(event: Event) -> list[str]:
 
 
 def _total_lines(plan: Plan | FeaturePlan, detail: Detail) -> list[str]:
-    """Return the total privacy cost as the last line; the summary has it already."""
     if detail == "summary":
         return []
     by = f" ({plan.price.accountant})" if detail == "whole" else ""

@@ -295,12 +295,7 @@ def describe_quality(document: Values, schema: AnySchema) -> Values:
 
 
 def _describe_separation(metric: str, measures: Values) -> str:
-    """Describe how a model that beats no baseline still separates the classes; "" if it does not.
-
-    Args:
-        metric: Name of the metric of the test score.
-        measures: Measures of the test's table (`class_measures`).
-    """
+    """Describe how a model that beats no baseline still separates the classes."""
     if not measures or metric != "accuracy":
         return ""
     auc, balanced = measures["auc"], measures["balanced_accuracy"]
@@ -316,7 +311,6 @@ def _describe_separation(metric: str, measures: Values) -> str:
 
 
 def _warn_of_unknown_classes(document: Values, measures: Values) -> list[str]:
-    """Warn if many test records have no known class."""
     table = read_table(document["score"])
     if not measures or table is None:
         return []
@@ -467,11 +461,7 @@ def list_measures(document: Values, schema: AnySchema) -> str:
 
 
 def _describe_overall(metric: str, measures: Values) -> tuple[list[Values], list[str]]:
-    """Describe the overall measures, except the headline.
-
-    Returns:
-        Rows of the available measures, and sentences on the others.
-    """
+    """Return rows of the available measures but the headline, and sentences on the others."""
     second, mean = quote_name(measures["classes"][-1]), measures["balanced_accuracy"]
     constant = 100 / max(1, sum(each["value"] is not None for each in measures["recall"]))
     over = f", {mean['reason']}" if mean["reason"] else ""
@@ -490,8 +480,7 @@ def _describe_overall(metric: str, measures: Values) -> tuple[list[Values], list
         ),
         (
             "balanced_accuracy", "balanced accuracy", "balanced accuracy",
-            f"mean of the recalls below{over}. Constant prediction: "
-            f"{constant:.1f}{PERCENT_SIGN}",
+            f"mean of the recalls below{over}. Constant prediction: {constant:.1f}{PERCENT_SIGN}",
         ),
     ]  # fmt: skip
     rows, unknown = [], []
@@ -518,7 +507,6 @@ def _describe_overall(metric: str, measures: Values) -> tuple[list[Values], list
 
 
 def _describe_classes(measures: Values) -> Values:
-    """Describe recall and precision by class; of many classes, only those with low recall."""
     recalls, precisions, classes = measures["recall"], measures["precision"], measures["classes"]
     listed = list(range(len(recalls)))
     if len(recalls) > MAX_LISTED_CLASSES:
@@ -569,7 +557,6 @@ def _describe_classes(measures: Values) -> Values:
 
 
 def _describe_calibration(measures: Values) -> Values | None:
-    """Draw observed fractions over predicted probabilities; None without groups."""
     groups, second = measures["calibration"], quote_name(measures["classes"][-1])
     if not groups:
         return None

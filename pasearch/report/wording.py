@@ -237,21 +237,23 @@ def describe_data(name: str, n: int, schema: AnySchema) -> str:
     return f"{name}: {n:,} records, {schema.describe()}{column}"
 
 
-def describe_features(document: Values) -> str:
+def describe_features(document: Values, *, none: str = "", names: bool = True) -> str:
     """Describe the linear model of a feature selection in one phrase.
 
     Args:
         document: `result.json` of a feature selection.
+        none: Addition if nothing was selected.
+        names: Whether to list selected features.
     """
     best, method = document["best"], document["strategy"]["name"]
     chosen, total = best["features"], f"{best['of']:,}"
     if best["directions"] is not None:
         return f"linear model on {best['directions']} projections of all {total} features"
     if len(chosen) == best["of"]:
-        selected = "" if method in ("all", "max-pool") else f", selected by {method}"
+        selected = none if method in ("all", "max-pool") else f", selected by {method}"
         return f"linear model on all {total} features{selected}"
-    names = join_names(chosen)
-    return f"linear model on {len(chosen):,} of {total} features, selected by {method}: {names}"
+    listed = f": {join_names(chosen)}" if names else ""
+    return f"linear model on {len(chosen):,} of {total} features, selected by {method}{listed}"
 
 
 def describe_attack_bound(attack: Values | None, attacker: str = "knows all other records") -> str:

@@ -120,11 +120,8 @@ class Cluster(Executor):
         Raises:
             UsageError: No cluster answers at the address.
         """
-        how = (
-            {"address": self._address}
-            if self._address is not None
-            else self._own_cluster_settings()
-        )
+        own = self._address is None
+        how = self._own_cluster_settings() if own else {"address": self._address}
         for name, value in QUIET_SETTINGS.items():
             os.environ.setdefault(name, value)
         ray = _import_ray()
@@ -134,7 +131,7 @@ class Cluster(Executor):
             self._resources(ray, 1)
             return self
         try:
-            if self._address not in (None, "auto"):
+            if self._address is not None and self._address != "auto":
                 host, _, port = self._address.rpartition(":")  # Ray itself would try for minutes
                 socket.create_connection(
                     (host.strip("[]"), int(port)), timeout=ANSWER_SECONDS
@@ -143,7 +140,7 @@ class Cluster(Executor):
                 ray.init(**how, configure_logging=False, logging_level="ERROR", log_to_driver=False)
             self._connected = True
         except (OSError, ValueError, RuntimeError, ray.exceptions.RayError) as error:
-            where = "on this machine" if self._address is None else f"at {self._address}"
+            where = "on this machine" if own else f"at {self._address}"
             raise UsageError(
                 f"No Ray cluster {where} could be used ({' '.join(str(error).split())[:200]}): "
                 "see `ray status`, and give its address (`ray_address=`)."
@@ -151,7 +148,7 @@ class Cluster(Executor):
         finally:
             if not self._connected:
                 self._forget_folder()
-        self._check_token(ours=self._address is None)
+        self._check_token(ours=own)
         try:
             self._resources(ray, 1)  # refuse missing GPUs before anything is charged
         except UsageError:
@@ -160,18 +157,12 @@ class Cluster(Executor):
         return self
 
     def _check_token(self, *, ours: bool) -> None:
-        """Warn of a cluster that requires no token; end it if it was started here.
-
-        Raises:
-            UsageError: The cluster was started here.
-        """
         if os.environ.get(TOKEN_MODE_VARIABLE) == "token":
             return
         if not ours:
             logger.warning(
                 f"This Ray cluster asks for no token: {NO_TOKEN_RISK}. Set "
-                f"{TOKEN_MODE_VARIABLE}=token on every node "
-                "(docs/howto-cluster.md)."
+                f"{TOKEN_MODE_VARIABLE}=token on every node (docs/howto-cluster.md)."
             )
             return
         self.close()
@@ -182,10 +173,6 @@ class Cluster(Executor):
         )
 
     def _own_cluster_settings(self) -> dict[str, Any]:
-        """Create the settings of a cluster for this run only.
-
-        It requires a token: a new one, unless the user has configured one.
-        """
         if TOKEN_MODE_VARIABLE not in os.environ:
             if "ray" not in sys.modules:  # Ray reads this once, when it is imported
                 os.environ[TOKEN_MODE_VARIABLE] = "token"
@@ -240,8 +227,12 @@ class Cluster(Executor):
                     given.take(place)
                     yield place, result
                     slow.ended(seconds)  # the caller's time between results is no delay
-                if slow.detect() and (free := self._free(ray, given)) > 0:
-                    given.hand_over_again(free)
+                if slow.detect():  # then the processors that are free run second copies
+                    nodes = [each["Resources"] for each in ray.nodes() if each["Alive"]]
+                    every = sum(each.get("CPU", 0.0) for each in nodes)
+                    slots = int(every // given.resources["num_cpus"])
+                    free = min(slots, self._workers or slots) - len(given.running)
+                    given.hand_over_again(max(0, free))
         finally:
             given.forget()
 
@@ -251,17 +242,10 @@ class Cluster(Executor):
         if self.gpus and not any(each.get("GPU", 0.0) >= self.gpus for each in nodes):
             raise UsageError(
                 f"gpus_per_worker is {self.gpus:g}, but no node of the cluster has that many: "
-                "leave it "
-                "out, or see `ray status`."
+                "leave it out, or see `ray status`."
             )
         most = max(each.get("CPU", 0.0) for each in nodes)
         return {"num_cpus": max(1.0, min(float(threads), most)), "num_gpus": self.gpus}
-
-    def _free(self, ray: Any, given: _SubmittedWorks) -> int:
-        """Return the number of further works that the cluster can run now."""
-        every = sum(each["Resources"].get("CPU", 0.0) for each in ray.nodes() if each["Alive"])
-        slots = int(every // given.resources["num_cpus"])
-        return min(slots, self._workers or slots) - len(given.running)
 
 
 class _SubmittedWorks:
@@ -361,21 +345,13 @@ class _SlowWorkDetector:
 def _run_work(
     expected: str, do: Callable[..., bytes], kept: dict[int, Any], *read: Any
 ) -> tuple[bytes, float]:
-    """Run a work on a worker; return its result and its duration in seconds.
-
-    Args:
-        expected: Hash that `installed_code_hash` must have here.
-        do: Function of the work.
-        kept: References to data that this worker keeps for its next work, by position.
-        read: Remaining data of the work, in order.
-    """
+    """Run a work on a worker; `kept` has references to data that stay for its next work."""
     if installed_code_hash() != expected:
         raise UsageError(
             f"{platform.node()} of the Ray cluster has another pasearch, Python, "
             f"{', '.join(REQUIRED_PACKAGES)} or kind of processor than the machine that this run "
-            "began on. "
-            "Change that node, not this machine, whose keys would be destroyed: install the same "
-            "there, or take it out. What was charged stays charged; then resume the run."
+            "began on. Change that node, not this machine, whose keys would be destroyed: install "
+            "the same there, or take it out. What was charged stays charged; then resume the run."
         )
     start, rest = time.monotonic(), iter(read)
     every = [
@@ -409,7 +385,6 @@ def installed_code_hash() -> str:
 
 @contextmanager
 def _keep_signal_handler() -> Iterator[None]:
-    """Restore this program's handler of SIGTERM, which Ray replaces."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -148,7 +148,6 @@ class ProcessExecutor(Executor):
     def _in_processes(
         self, works: Sequence[Work], threads: int, count: int
     ) -> Generator[tuple[int, bytes], None, None]:
-        """Yield the results of finished works; end early if the system killed a process."""
         from joblib import Parallel, delayed, parallel_config
         from joblib.externals.loky.process_executor import BrokenProcessPool
 

@@ -92,8 +92,7 @@ class RunFolder:
     """A run's folder on disk. `create` makes a new one, `open` finds an existing one.
 
     Guarantee: unpublished content is in `private/`, which only the owner can enter. `release/` is
-        empty
-    or complete, and its times reveal nothing but the start of the run.
+        empty or complete, and its times reveal nothing but the start of the run.
 
     Args:
         path: Absolute path of the folder.
@@ -130,8 +129,7 @@ class RunFolder:
         """Create the folder of a new run.
 
         Guarantee: the folder appears with all its files, by one rename. A process that is killed
-            earlier
-        leaves at most a hidden draft, and the same command can be repeated.
+            earlier leaves at most a hidden draft, and the same command can be repeated.
 
         Args:
             path: Path of the folder, which must not exist. None selects runs/<name>-<next number>.
@@ -146,12 +144,11 @@ class RunFolder:
         started = int(time.time())
         about = json.dumps({"version": VERSION, "name": name, "started": started})
         private = {"run.json": about, **(files or {})}
-        make = (
-            _create_numbered_folder(name, private)
-            if path is None
-            else _create_folder(Path(path), private)
-        )
-        return cls(path=make[0].resolve(), started=started, above=make[1])
+        if path is None:
+            made, above = _create_numbered_folder(name, private)
+        else:
+            made, above = _create_folder(Path(path), private)
+        return cls(path=made.resolve(), started=started, above=above)
 
     def discard(self) -> None:
         """Delete the folder, and the parent folders that were created for it if they are empty."""
@@ -258,15 +255,7 @@ class RunFolder:
 
 
 def _create_folder(path: Path, private: Mapping[str, bytes | str]) -> tuple[Path, tuple[Path, ...]]:
-    """Create a run's folder as a draft in the same parent folder, then rename it.
-
-    Args:
-        path: The folder. A symbolic link there, even a dangling one, counts as existing.
-        private: Content of its private files, by file name.
-
-    Returns:
-        The folder, and the parent folders that were created, the innermost first.
-    """
+    """Create a run's folder as a draft next to it, then rename it; return it and new parents."""
     above = tuple(each for each in path.absolute().parents if not os.path.lexists(each))
     draft = None
     try:
@@ -282,9 +271,7 @@ def _create_folder(path: Path, private: Mapping[str, bytes | str]) -> tuple[Path
             atomic_write(draft / "private" / name, content)
         sync_folder(draft)
         with _naming_folder_in_errors(path):
-            os.rename(
-                draft, path
-            )  # does not replace a run that another process has created meanwhile
+            os.rename(draft, path)  # replaces no run that another process has created meanwhile
     except BaseException:
         if draft is not None:
             shutil.rmtree(draft, ignore_errors=True)
@@ -302,8 +289,7 @@ def _naming_folder_in_errors(path: Path) -> Iterator[None]:
         if os.path.lexists(path):
             raise UsageError(
                 f"{path} exists: a run needs a new folder. Name another one, or resume the run in "
-                "it "
-                f"with `pasearch resume {path}`."
+                f"it with `pasearch resume {path}`."
             ) from None
         raise UsageError(f"{path} cannot be created ({error}): name a writable folder.") from None
 

@@ -72,9 +72,8 @@ class Journal:
     """The stored finished trials of a run.
 
     Guarantee: a trial is stored entirely or not at all, and never replaced. A shared store contains
-        it
-    once, however many processes add to the study. The lock of the ledger ensures that the file of a
-    run has one writer.
+        it once, however many processes add to the study. The lock of the ledger ensures that the
+        file of a run has one writer.
 
     Args:
         place: Path of the run's SQLite file, created with mode 0600 if missing; or a shared store.
@@ -139,9 +138,7 @@ class Journal:
             elif (own_error := storage_error(self._place, error)) is not None:
                 raise own_error from None  # what caused it may hold the password
             no_file = own is not None and (own.is_dir() or own.is_symlink())
-            if (
-                describe_system_error(error) is not None and not no_file
-            ):  # a full disk: the file is sound
+            if describe_system_error(error) is not None and not no_file:  # a full disk, say
                 raise
             raise UsageError(
                 f"{self._place} is not a store of trials ({type(error).__name__}): {then}."
@@ -207,12 +204,8 @@ class Journal:
             MachineError: The system refused, such as for a full disk; trial and score are not
                 named.
         """
-        content = {
-            "number": number,
-            "parameters": dict(parameters),
-            "value": value,
-            "attributes": dict(attributes),
-        }
+        content = {"number": number, "parameters": dict(parameters), "value": value,
+                   "attributes": dict(attributes)}  # fmt: skip
         try:
             content = json.loads(json.dumps(content, allow_nan=False))
         except (TypeError, ValueError) as error:
@@ -373,8 +366,7 @@ def parse_address(given: str | os.PathLike[str] | Address | None) -> Address | N
     if Path(text).suffix != ".log" or "\0" in text or "password=" in text.casefold():
         raise UsageError(
             f"storage is not a shared store of trials: {STORAGE_EXPECTATION}. By default trials "
-            "are "
-            "stored in the folder of the run."
+            "are stored in the folder of the run."
         )
     return Address(str(Path(text).absolute()))
 
@@ -513,11 +505,7 @@ def _open_journal_file(address: Address, optuna: Any) -> Store:
 
 
 def _cut_torn_line(path: str) -> None:
-    """Remove the last line if a crash or a full disk truncated it: its trial was not yet stored.
-
-    Raises:
-        ValueError: The file belongs to another program.
-    """
+    """Remove a last line that a crash or a full disk truncated: its trial was not yet stored."""
     with open(path, "r+b") as file:
         if not JOURNAL_HEADER.startswith(file.read(len(JOURNAL_HEADER))):
             raise ValueError("not a journal of Optuna's")

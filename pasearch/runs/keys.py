@@ -286,8 +286,7 @@ class Keys:
     """The master key of a run: 256 bits from the operating system.
 
     Guarantee: never copied or pickled. `reproducible` is True if and only if the key comes from a
-        seed;
-    anyone who knows the seed can then compute the noise, so the run is not private.
+        seed; anyone who knows the seed can then compute the noise, so the run is not private.
 
     Args:
         secure: Whether the cipher is used for batches and Bernoulli draws as well as for noise.
@@ -369,8 +368,7 @@ class Keys:
         """Load the keys of an interrupted run if every input is unchanged.
 
         Guarantee: keys are never used with another input than their own. If the fingerprint
-            differs, they
-        are destroyed durably before this returns.
+            differs, they are destroyed durably before this returns.
 
         Raises:
             UsageError: The keys are missing (the run ended, or never started), or the file is
@@ -404,9 +402,8 @@ class Keys:
             # The fingerprint is a function of the records: no digit of it may be shown.
             raise BudgetError(
                 f"Not as when the run began: {', '.join(other) or ALL_BOUND_INPUTS}. The same "
-                "noise on "
-                f"another input would cancel, so its keys are now destroyed ({path}). What the run "
-                "has spent stays spent: start a new run, with a budget of its own."
+                f"noise on another input would cancel, so its keys are now destroyed ({path}). "
+                "What the run has spent stays spent: start a new run, with a budget of its own."
             )
         return keys
 

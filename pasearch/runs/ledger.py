@@ -273,8 +273,7 @@ class Ledger:
             reason = str(error) if isinstance(error, UsageError) else f"it is damaged ({error})"
             raise UsageError(
                 f"{path} cannot be read as a ledger: {reason}. Start a new run; the budget spent "
-                "by "
-                "this run is not refunded."
+                "by this run is not refunded."
             ) from None
 
     @property
@@ -342,8 +341,7 @@ class Ledger:
         except sqlite3.Error as error:
             raise PasearchError(
                 f"{self._path} cannot be written ({error}), so nothing was read. Earlier releases "
-                "are "
-                "safe: free some space, and finish the run with `pasearch resume`."
+                "are safe: free some space, and finish the run with `pasearch resume`."
             ) from None
         sync_folder(self._path.parent)
 

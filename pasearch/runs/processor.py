@@ -80,8 +80,7 @@ def load_checked_loops(module: str, agrees: Callable[[ModuleType], bool]) -> Mod
     Raises:
         MachineError: The loops cannot be loaded, or compute other sums. Torch is no substitute
             then: a resumed run, or one whose candidates are trained in several processes, needs the
-                same sums
-            everywhere.
+            same sums everywhere.
     """
     if os.environ.get(JIT_SWITCH_VARIABLE, "0") != "0" or importlib.util.find_spec("numba") is None:
         return None
@@ -95,10 +94,9 @@ def load_checked_loops(module: str, agrees: Callable[[ModuleType], bool]) -> Mod
     except Exception as error:  # noqa: BLE001 - no room for its files, or damaged ones
         reason = describe_system_error(error) or f"numba ended with {type(error).__name__}."
     raise MachineError(
-        f"The compiled code of pasearch cannot be used. {reason} If its files are "
-        "the reason, name a folder that can be written to in NUMBA_CACHE_DIR; then give the same "
-        f"command again, or resume the run. A new run with {JIT_SWITCH_VARIABLE}=1 does without, "
-        "more slowly."
+        f"The compiled code of pasearch cannot be used. {reason} If its files are the reason, name "
+        "a folder that can be written to in NUMBA_CACHE_DIR; then give the same command again, or "
+        f"resume the run. A new run with {JIT_SWITCH_VARIABLE}=1 does without, more slowly."
     )
 
 

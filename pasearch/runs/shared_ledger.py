@@ -121,8 +121,7 @@ def loss_curve(event: Event, failure: float) -> Array:
     """Compute the Renyi divergences of a run, outside an event of probability `failure`.
 
     Guarantee: upper bounds in both directions: the profile is sampled from above, a chord is above
-        a
-    convex curve, and each cell of the integral uses its larger end.
+        a convex curve, and each cell of the integral uses its larger end.
 
     Args:
         event: Composition of all releases of the run.
@@ -251,11 +250,10 @@ class SharedLedger:
     """The privacy cost of all runs on one data set: a file that any number of runs share.
 
     Guarantee: all releases of the reserved runs together are (epsilon, delta)-DP at the file's
-        total,
-    even if each run is planned after or while the results of others are seen. No run is reserved
-    beyond it, and a reservation is on disk when `reserve` returns. Processes and threads may share
-    the path; a copy of this value is the same ledger. One file is one data set: another path is
-    another ledger, which does not know this one.
+        total, even if each run is planned after or while the results of others are seen. No run is
+        reserved beyond it, and a reservation is on disk when `reserve` returns. Processes and
+        threads may share the path; a copy of this value is the same ledger. One file is one data
+        set: another path is another ledger, which does not know this one.
 
     Args:
         path: Path of the file. Use `open`, which creates or checks it.
@@ -402,11 +400,9 @@ class SharedLedger:
             if run_id not in stored:
                 if day is not None and rows and day < rows[-1]["day"]:
                     raise UsageError(
-                        f"The run began on {day}, and {self.path} holds a run of "
-                        f"{rows[-1]['day']} : the cost of adaptively chosen runs requires their "
-                        "order. "
-                        "Create another ledger, and add the finished runs from the oldest to the "
-                        "newest."
+                        f"The run began on {day}, and {self.path} holds a run of {rows[-1]['day']} "
+                        ": the cost of adaptively chosen runs requires their order. Create another "
+                        "ledger, and add the finished runs from the oldest to the newest."
                     )
                 runs.append(self._check_fit(worst_partition_event(events), runs, total))
                 row = _encode_row(len(runs), run_id, day, n, plan, runs[-1])
@@ -417,7 +413,6 @@ class SharedLedger:
         return after
 
     def _check_fit(self, event: Event, before: list[RunCost], total: Budget) -> RunCost:
-        """Return the run with its curve; raise a BudgetError if it exceeds the total."""
         delta = check_fraction("delta", total.delta)
         run = _next_run(event, before, delta)
         after = adaptive_price([*before, run], delta)
@@ -437,8 +432,7 @@ class SharedLedger:
             f"This run does not fit into {self.path}: {earlier}this one costs "
             f"{price(event, delta).epsilon:.4g} alone, {together}and the total is "
             f"{total.epsilon:g} (all at delta {delta:g}). "
-            f"{SHARED_DELTA_NOTE * bool(before)}Nothing was read. "
-            f"{room}"
+            f"{SHARED_DELTA_NOTE * bool(before)}Nothing was read. {room}"
         )
 
     def spent(self) -> PrivacyCost:
@@ -469,11 +463,7 @@ class SharedLedger:
 
 
 def _remaining_epsilon(before: list[RunCost], total: Budget) -> float:
-    """Return the approximate epsilon of a run that still fits; 0 if none does.
-
-    The run is modelled as one Gaussian release for training and a pure one for its test score:
-    after earlier runs, the second costs up to twice as much as the first.
-    """
+    """Return the epsilon of a run that still fits: a Gaussian training and a pure test score."""
     delta = check_fraction("delta", total.delta)
     fits, cost = 0.0, 0.0
     low, high = 1e-2, 1e4  # noise multipliers: the smaller, the more expensive
@@ -504,7 +494,6 @@ def _encode_plan(run_id: object, events: object) -> str:
 def _read_contents(
     connection: sqlite3.Connection, path: Path
 ) -> tuple[Budget, list[sqlite3.Row], list[RunCost]]:
-    """Read the total, the rows of the runs, and the runs; a UsageError if they are inconsistent."""
     try:
         rows = connection.execute("SELECT * FROM runs ORDER BY number").fetchall()
         if [row["number"] for row in rows] != list(range(1, len(rows) + 1)):
@@ -531,7 +520,6 @@ def _decode_run(row: sqlite3.Row) -> RunCost:
 def _encode_row(
     number: int, run_id: str, day: str | None, n: int, plan: str, run: RunCost
 ) -> tuple[object, ...]:
-    """Encode the row of a run; its day is the UTC date, which the card contains too."""
     return number, run_id, day or _today(), n, plan, json.dumps(run[1].tolist())
 
 
@@ -552,7 +540,6 @@ def _damaged_error(path: Path, error: object) -> UsageError:
 
 
 def _check_total(total: Budget, n: int, path: Path) -> None:
-    """Refuse a total whose delta is 1/n or more for this data."""
     try:
         total.resolve(n)
     except UsageError:
@@ -563,7 +550,6 @@ def _check_total(total: Budget, n: int, path: Path) -> None:
 
 
 def _require_total(path: str | os.PathLike[str], budget: Budget | None) -> Budget:
-    """Return the total of a new file; a UsageError unless epsilon and delta are given."""
     if isinstance(budget, Budget) and budget.delta is not None:
         return budget
     raise UsageError(
@@ -573,16 +559,7 @@ def _require_total(path: str | os.PathLike[str], budget: Budget | None) -> Budge
 
 
 def _create_file(path: Path, budget: Budget, first: tuple[object, ...] | None = None) -> bool:
-    """Create the complete file.
-
-    Args:
-        path: Path of the file.
-        budget: Total budget.
-        first: Row of the first run; None creates an empty ledger.
-
-    Returns:
-        False if another process has created the file meanwhile; its file is kept.
-    """
+    """Create the complete file; False if another process has created it meanwhile."""
     total = (budget.epsilon, budget.delta)
     try:
         SHARED_LEDGER_FORMAT.create(
@@ -601,10 +578,7 @@ def _create_file(path: Path, budget: Budget, first: tuple[object, ...] | None = 
 
 @contextmanager
 def _exclusive_connection(path: Path) -> Iterator[sqlite3.Connection]:
-    """Open the file exclusively for a block; commit all of the block, or nothing of it.
-
-    The connection ends with the block, so no lock outlives it.
-    """
+    """Open the file for one transaction; the connection, with its lock, ends with the block."""
     try:
         with (
             closing(connect(path, timeout=LOCK_TIMEOUT_SECONDS)) as connection,
@@ -623,19 +597,15 @@ def _exclusive_connection(path: Path) -> Iterator[sqlite3.Connection]:
             yield connection
     except sqlite3.Error as error:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-        if (
-            code == sqlite3.SQLITE_FULL
-        ):  # the charges are safe: with free space the run can continue
+        if code == sqlite3.SQLITE_FULL:  # the charges are safe: with space the run can continue
             raise
         if code == sqlite3.SQLITE_BUSY:
             raise UsageError(
                 f"{path} was in use by other runs for {LOCK_TIMEOUT_SECONDS:g} seconds, so nothing "
-                "was "
-                "reserved: try again later."
+                "was reserved: try again later."
             ) from None
         raise UsageError(
             f"{path} cannot be used as a shared ledger ({error}), so nothing was reserved. The "
-            "cost of "
-            "earlier runs is unknown: restore the newest copy; without one, treat the whole budget "
-            "as spent."
+            "cost of earlier runs is unknown: restore the newest copy; without one, treat the "
+            "whole budget as spent."
         ) from None

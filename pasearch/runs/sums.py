@@ -115,9 +115,8 @@ class GaussianSum(GaussianRelease):
     """Sums of vectors or matrices of norm at most 1 each, with Gaussian noise.
 
     Guarantee: `release` costs `event` for a sum that one record changes by at most 1 in L2. The
-        result
-    is a rounding of the sum plus exact Gaussian noise of `SUM_ROUNDING` times the noise multiplier,
-    because a sum of vectors is itself rounded. The sensitivity is 1.
+        result is a rounding of the sum plus exact Gaussian noise of `SUM_ROUNDING` times the noise
+        multiplier, because a sum of vectors is itself rounded. The sensitivity is 1.
     """
 
     __slots__ = ()
@@ -182,8 +181,7 @@ def clip_rows(x: np.ndarray[Any, Any], valid: np.ndarray[Any, Any]) -> Array:
     """Clip rows to norm 1; null and non-finite rows become 0.
 
     Guarantee: the exact norm of every returned row, as float64, is at most 1 for any input. A row
-        with a
-    norm within 1 is unchanged. Each row depends on itself alone.
+        with a norm within 1 is unchanged. Each row depends on itself alone.
 
     Args:
         x: Rows, shape (n, d), one per record position.

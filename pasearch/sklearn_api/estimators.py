@@ -180,45 +180,25 @@ class _PrivateArchitectureSearch(PrivateFit):
     out: str | Path | None = None
     score_epsilon: float | None = None
 
-    def _checked(self, X: Any, y: Any) -> tuple[list[str | None], Array, Array]:
-        """Return each feature's kind, the cells and the labels; values are not checked."""
-        y = y if y is None else check_labels(y, read=bool(self.assume_public_schema))
-        # A y of None is rejected there; any other is checked below, by its metadata alone.
-        kinds, cells = self._check_form(X, **({"y": None} if y is None else {}))
-        labels = column_or_1d(y, warn=True)
-        check_consistent_length(cells, labels)
-        return kinds, cells, labels
-
     def _search(
         self, kinds: list[str | None], cells: Array, labels: Array, target: Column
     ) -> AnySchema:
-        """Run the search, store its releases, and return the complete schema."""
         self._warn_of_random_state()
         dataset = self._dataset(kinds, cells, labels, target)
         folder = tempfile.TemporaryDirectory() if self.out is None else nullcontext()
         with folder as temporary:
             try:
                 result = search_architecture(
-                    dataset,
-                    budget=Budget(self.epsilon, self.delta),
+                    dataset, budget=Budget(self.epsilon, self.delta),
                     out=self.out if temporary is None else Path(temporary) / "run",
-                    strategy=self.strategy,
-                    space=self.space,
+                    strategy=self.strategy, space=self.space, candidates=self.candidates,
                     assume_public_schema=self.assume_public_schema,
-                    max_categories=self.max_categories,
-                    ledger=self.ledger,
-                    ledger_budget=self.ledger_budget,
-                    candidates=self.candidates,
-                    search_share=self.search_share,
-                    steps=self.steps,
-                    batch=self.batch,
-                    metric=self.metric,
-                    device=self.device,
-                    secure_noise=self.secure_noise,
-                    force=self.force,
-                    seed=self.random_state,
+                    max_categories=self.max_categories, ledger=self.ledger,
+                    ledger_budget=self.ledger_budget, search_share=self.search_share,
+                    steps=self.steps, batch=self.batch, metric=self.metric, device=self.device,
+                    secure_noise=self.secure_noise, force=self.force, seed=self.random_state,
                     progress=False,
-                )
+                )  # fmt: skip
             except InterruptedRunError:
                 if temporary is None:
                     raise
@@ -232,7 +212,6 @@ class _PrivateArchitectureSearch(PrivateFit):
     def _dataset(
         self, kinds: list[str | None], cells: Array, labels: Array, target: Column
     ) -> Dataset:
-        """Make the data set with the declared schema; see the table in `fits`."""
         pairs, alike = parse_all_bounds(self.bounds, len(kinds))
         known = target.kind == "number" or target.is_declared
         schema: AnySchema
@@ -252,11 +231,6 @@ class _PrivateArchitectureSearch(PrivateFit):
         )
 
     def _begin_score(self, n: int, sample_weight: Any) -> tuple[float, Stream] | None:
-        """Charge a score to the ledger; without a ledger, return None and warn that it is exact.
-
-        Returns:
-            Epsilon of the score, and the random stream of its noise.
-        """
         if self.ledger is None:
             warn_of_exact_score(
                 "with a ledger (`ledger=`) scores are noisy and charged", stacklevel=3
@@ -335,8 +309,7 @@ class PrivateArchitectureSearchClassifier(ClassifierMixin, _PrivateArchitectureS
         Raises:
             UsageError: A setting of bad form, or one that does not fit X.
             BudgetError: The budget is too small: for the plan, in the ledger (then nothing was
-                read), or
-                to find any class (then it was charged).
+                read), or to find any class (then it was charged).
             ValueError: X or y of bad form; with `assume_public_schema` also y of one class.
 
         Cost: the budget; with a ledger, reserved there before a record is read.
@@ -355,7 +328,6 @@ class PrivateArchitectureSearchClassifier(ClassifierMixin, _PrivateArchitectureS
         return self
 
     def _scores(self, X: Any) -> Array:
-        """Compute a score for each of `classes_`, (records, classes)."""
         outputs = self._outputs(X)
         return outputs[:, self._order]
 
@@ -457,9 +429,8 @@ class PrivateArchitectureSearchRegressor(RegressorMixin, _PrivateArchitectureSea
         """Compute R squared: noisy and charged with a ledger, otherwise exact.
 
         Guarantee: with a ledger `score_epsilon`-differentially private for one scored record;
-        targets are
-        clamped to the target's bounds. Without a ledger none, and the first score of a process
-        warns.
+        targets are clamped to the target's bounds. Without a ledger none, and the first score of a
+        process warns.
 
         Args:
             X: Records, with the columns of the fit.

@@ -35,9 +35,9 @@ from typing import Any
 
 import numpy as np
 from sklearn.base import BaseEstimator
-from sklearn.utils import assert_all_finite
+from sklearn.utils import assert_all_finite, check_consistent_length
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import validate_data
+from sklearn.utils.validation import column_or_1d, validate_data
 
 from pasearch.accounting.accountants import PrivacyCost
 from pasearch.data.cells import PANDAS_MISSING_TYPES, convert_to_numbers, convert_to_strings
@@ -67,7 +67,6 @@ ASSUMED_LABEL_TYPE = "the type of the labels (numbers or booleans)"
 
 
 def _parse_integer(name: str) -> int:
-    """Parse the integer of a class name; "2.0" is 2."""
     try:
         return int(name)
     except ValueError:
@@ -116,7 +115,10 @@ def list_to_rows(X: Any, *, bounds: Any = None) -> Any:
     if not isinstance(X, list | tuple):
         return X
     rows = [_cells_of(row) for row in X]
-    width = _declared_width(bounds)
+    width = None  # of bounds per feature, but not of one pair for all
+    if isinstance(bounds, list | tuple | np.ndarray):
+        alike = len(bounds) == 2 and all(isinstance(each, Real) for each in bounds)
+        width = None if alike else len(bounds)
     if width is None:
         first = rows[0] if rows else None
         if first is None or (first and all(_cells_of(cell) is not None for cell in first)):
@@ -129,22 +131,12 @@ def list_to_rows(X: Any, *, bounds: Any = None) -> Any:
 
 
 def _cells_of(row: object) -> list[Any] | None:
-    """List the cells of a row; None if it is not a row."""
     if isinstance(row, list | tuple):
         return list(row)
     one = type(row).__name__ == "Series" and hasattr(row, "iloc")
     if (isinstance(row, np.ndarray) and row.ndim) or one:
         return list(row)  # type: ignore[call-overload]
     return None
-
-
-def _declared_width(bounds: Any) -> int | None:
-    """Return the number of bounds per feature; None if there is one pair for all, or none."""
-    if not isinstance(bounds, list | tuple | np.ndarray):
-        return None
-    given = list(bounds)
-    alike = len(given) == 2 and all(isinstance(each, Real) for each in given)
-    return None if alike else len(given)
 
 
 def frame_to_cells(X: Any) -> Any:
@@ -175,10 +167,7 @@ def check_labels(y: Any, *, read: bool) -> Any:
 
 
 def _list_to_labels(y: Any) -> Any:
-    """Convert a list of labels, or a column of one-element lists, to dtype object.
-
-    In a column, an entry of another shape is a missing label.
-    """
+    """Convert a list, or one-element rows, to dtype object; another row is a missing label."""
     if not isinstance(y, list | tuple) or not y:
         return y
     first = _cells_of(y[0])
@@ -192,7 +181,10 @@ def _check_plain(name: str, given: Any) -> None:
     if hasattr(given, "columns"):
         dtypes = list(getattr(given, "dtypes", ()))
     else:
-        dtypes = [given.dtype] if hasattr(given, "dtype") else _types_of_list(given)
+        try:
+            dtypes = [given.dtype] if hasattr(given, "dtype") else [np.asarray(given).dtype]
+        except (ValueError, TypeError, OverflowError):  # a ragged list
+            dtypes = []
     known = "biufUSOMm" if isinstance(given, np.ndarray) else "biufUSOMmV"
     for dtype in dtypes:
         if getattr(dtype, "kind", "O") not in known:
@@ -201,20 +193,11 @@ def _check_plain(name: str, given: Any) -> None:
             )
 
 
-def _types_of_list(given: Any) -> list[np.dtype[Any]]:
-    """Return the type that numpy infers for a list; [] for a ragged list."""
-    try:
-        return [np.asarray(given).dtype]
-    except (ValueError, TypeError, OverflowError):
-        return []
-
-
 def _drop_inferred_type(given: Any) -> Any:
     """Keep only types that do not depend on values: arrays and frames are unchanged.
 
     numpy infers the type of a list from every value, and pandas that of categories: one record
-    could
-    then decide public metadata. Such data becomes dtype object.
+    could then decide public metadata. Such data becomes dtype object.
     """
     if isinstance(given, np.ndarray) or hasattr(given, "columns"):
         return given
@@ -433,7 +416,6 @@ def names_to_labels(
 
 
 def _parse_names(names: Sequence[str], dtype: np.dtype[Any]) -> np.ndarray:
-    """Parse class names as labels of a type; ValueError for a name of another type."""
     read = LABEL_PARSERS.get(dtype.kind, str)
     return np.array([read(name) for name in names], object if dtype.kind == "O" else None)
 
@@ -452,8 +434,7 @@ class PrivateFit(BaseEstimator):
         epsilon: Total epsilon of a fit, above 0.
         delta: Total delta of a fit; None: the largest power of ten below 1/n.
         bounds: Declared (low, high) of all numbers, or a sequence with a (low, high) or None for
-            each
-            column. Undeclared bounds are estimated with DP from the records.
+            each column. Undeclared bounds are estimated with DP from the records.
         schema: Declared columns and target: a dict with the keys of a schema file, such as
             {"target": "income", "columns": {"age": {"low": 17, "high": 90}}}, a `pasearch.Schema`,
             or the path of a .toml. Names are those of a frame's columns, or x0, x1 ...; the target
@@ -461,8 +442,7 @@ class PrivateFit(BaseEstimator):
         assume_public_schema: Whether undeclared metadata is read from the records without charge.
         max_categories: Maximum number of categories, or classes, estimated with DP for a column.
         ledger: File of a shared privacy ledger: a fit that would exceed its total is refused.
-            Clones
-            share it.
+            Clones share it.
         ledger_budget: Total (epsilon, delta) of a new ledger.
         force: Whether to fit and charge even if public facts predict accuracy near chance.
         random_state: Seed that makes the noise reproducible, and the fit not private: tests only.
@@ -495,7 +475,6 @@ class PrivateFit(BaseEstimator):
         return tags
 
     def _warn_of_random_state(self) -> None:
-        """Warn the caller of `fit` that a known seed makes the noise predictable."""
         if self.random_state is not None:
             warnings.warn(
                 "random_state makes the noise reproducible, so the fit is not private: leave it "
@@ -521,21 +500,26 @@ class PrivateFit(BaseEstimator):
             )
 
     def _cells(self, X: Any, **form: Any) -> Array:
-        """Return X as an array, checked by its metadata alone."""
         bounds = self.bounds if form.get("reset", True) else None
         X = frame_to_cells(X) if self.assume_public_schema else check_features(X, bounds=bounds)
         cells: Any = validate_data(self, X, dtype=None, ensure_all_finite=False, **form)
         return cells
 
     def _check_form(self, X: Any, **form: Any) -> tuple[list[str | None], Array]:
-        """Return each column's kind, and the cells; values are not checked."""
         kinds = column_kinds(X)
         self._types = (TYPES_DESCRIPTION,) if any(kinds or ()) else ()
         cells = self._cells(X, ensure_min_samples=2, **form)
         return kinds or [column_kind(cells.dtype)] * cells.shape[1], cells
 
+    def _checked(self, X: Any, y: Any) -> tuple[list[str | None], Array, Array]:
+        y = y if y is None else check_labels(y, read=bool(self.assume_public_schema))
+        # A y of None is rejected there; any other is checked below, by its metadata alone.
+        kinds, cells = self._check_form(X, **({"y": None} if y is None else {}))
+        labels = column_or_1d(y, warn=True)
+        check_consistent_length(cells, labels)
+        return kinds, cells, labels
+
     def _columns(self, kinds: list[str | None], cells: Array) -> tuple[Column, ...]:
-        """Make the declared column of each feature."""
         pairs, alike = parse_all_bounds(self.bounds, len(kinds))
         lone = cells.dtype.kind not in "iufb" and len(set(kinds)) == 1
         names = feature_names_of(self, len(kinds))
@@ -546,11 +530,6 @@ class PrivateFit(BaseEstimator):
         )
 
     def _schema(self) -> TableSchema | None:
-        """Parse the setting `schema`.
-
-        Raises:
-            UsageError: An invalid schema, an unedited proposal, or one that declares test rows.
-        """
         if self.schema is None:
             return None
         schema = load_schema(self.schema)
@@ -568,7 +547,6 @@ class PrivateFit(BaseEstimator):
         return schema
 
     def _target_of_schema(self) -> Column | None:
-        """Return the declared target column; None if the schema declares no target."""
         schema = self._schema()
         if schema is None:
             return None
@@ -580,7 +558,6 @@ class PrivateFit(BaseEstimator):
         return schema.target if schema.target.is_declared else None
 
     def _target_name(self, y: Any, features: int) -> str:
-        """Return the name of y, or a default, distinct from all feature names."""
         name, taken = getattr(y, "name", None), feature_names_of(self, features)
         name = name if isinstance(name, str) and name else "target"
         while name in taken:
@@ -590,12 +567,7 @@ class PrivateFit(BaseEstimator):
     def _class(
         self, name: str, y: Any, labels: Array, classes: Any
     ) -> tuple[Column, Array | None, np.dtype[Any]]:
-        """Make the target column of a classification, its known labels, and their dtype.
-
-        The type that y declares is public metadata, and an error may print it. The type of a list,
-        or of
-        objects, is that of most labels; it only affects the type of predicted labels.
-        """
+        """Make the target column of classes; the type that y declares is public metadata."""
         dtype = declared_label_type(y, labels)
         if dtype.kind not in (*LABEL_KINDS, "O"):
             raise ValueError(f"Unknown label type: y is of type {dtype}.")
@@ -627,7 +599,6 @@ class PrivateFit(BaseEstimator):
         return column, known, dtype
 
     def _number(self, name: str, labels: Array, bounds: Pair | None) -> tuple[Column, Array]:
-        """Make the target column of a regression, and its values as numbers."""
         if labels.dtype.kind not in "iufbO":
             raise ValueError(f"y is of type {labels.dtype}: expected numbers.")
         numbers = convert_to_numbers(labels)

@@ -30,8 +30,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.feature_selection import SelectorMixin
-from sklearn.utils import check_consistent_length
-from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
+from sklearn.utils.validation import check_is_fitted, validate_data
 
 from pasearch.accounting.accountants import PrivacyCost
 from pasearch.accounting.budget import Budget
@@ -59,7 +58,7 @@ from pasearch.features.plan import FeaturePlan, make_feature_plan
 from pasearch.features.selector import SelectionResult
 from pasearch.results import FEATURE_SELECTION, parse_price
 from pasearch.runs.folder import RunFolder
-from pasearch.sklearn_api.fits import DATASET_NAME, Array, Pair, PrivateFit, check_labels
+from pasearch.sklearn_api.fits import DATASET_NAME, Array, Pair, PrivateFit
 
 SCALED_MISSING_VALUE = 0.5
 """Value of a missing number, scaled to [0, 1]: the middle of its bounds."""
@@ -172,16 +171,7 @@ def _make_dataset(
 def _prepare_dataset(
     table: TableSchema, cells: Array, labels: Array, types: tuple[str, ...]
 ) -> Dataset:
-    """Prepare records for the selection: numbers only, or a table encoded without bins.
-
-    Guarantee: each record is transformed on its own, by public or released values.
-
-    Args:
-        table: Complete schema.
-        cells: Records in the data's units, (records, columns).
-        labels: Targets, (records,).
-        types: Assumptions that the records' types are public.
-    """
+    """Prepare records, each on its own: numbers only, or a table encoded without bins."""
     if not _has_only_numbers(table):
         return _make_dataset(_remove_bins(table), cells, labels, types)
     schema = Schema(
@@ -196,14 +186,9 @@ def _prepare_dataset(
 
 
 def _make_document(
-    prepared: Prepared[FeaturePlan],
-    table: TableSchema,
-    estimated: tuple[str, ...],
-    chosen: SelectionResult,
-    device: str,
-    reproducible: bool,
-) -> dict[str, Any]:
-    """Make the document of `FitSelection` from the released values."""
+    prepared: Prepared[FeaturePlan], table: TableSchema, estimated: tuple[str, ...],
+    chosen: SelectionResult, device: str, reproducible: bool,
+) -> dict[str, Any]:  # fmt: skip
     plan, owners = prepared.plan, _column_of_each_feature(table)
     names = feature_names(table, len(owners))
     if _has_only_numbers(table):
@@ -231,7 +216,6 @@ def _has_only_numbers(table: TableSchema) -> bool:
 
 
 def _remove_bins(table: TableSchema) -> TableSchema:
-    """Return the schema with numbers without bins."""
     columns = (replace(c, bins=0) if c.kind == "number" else c for c in table.columns)
     return replace(table, columns=tuple(columns))
 
@@ -264,22 +248,9 @@ class _PrivateChoice(PrivateFit):
     """Name in `features.selector.SELECTORS`."""
 
     def _choose(
-        self,
-        columns: tuple[Column, ...],
-        cells: Array,
-        target: Column,
-        labels: Array,
+        self, columns: tuple[Column, ...], cells: Array, target: Column, labels: Array,
         **options: Any,
-    ) -> tuple[SelectionResult, TableSchema]:
-        """Run the selection, store its releases, and return it with the complete schema.
-
-        Args:
-            columns: Declared columns.
-            cells: Records, (records, columns).
-            target: Declared target.
-            labels: Targets, (records,).
-            options: Settings of the request that not every selector has.
-        """
+    ) -> tuple[SelectionResult, TableSchema]:  # fmt: skip
         self._warn_of_random_state()
         request = FeatureRequest(
             data=DATASET_NAME, budget=Budget(self.epsilon, self.delta), method=self.METHOD,
@@ -322,16 +293,12 @@ class _PrivateSelector(SelectorMixin, _PrivateChoice):
         Raises:
             UsageError: A setting of bad form, or one that does not fit X.
             BudgetError: The budget is too small: for the plan, in the ledger (then nothing was
-                read), or
-                to find any class (then it was charged).
+                read), or to find any class (then it was charged).
             ValueError: X or y of bad form; with `assume_public_schema` also y of one class.
 
         Cost: the budget; with a ledger, reserved there before a record is read.
         """
-        # A y of None is rejected there, as in scikit-learn.
-        kinds, cells = self._check_form(X, **({"y": None} if y is None else {}))
-        labels = column_or_1d(check_labels(y, read=bool(self.assume_public_schema)), warn=True)
-        check_consistent_length(cells, labels)
+        kinds, cells, labels = self._checked(X, y)
         target, labels = self._target(self._target_name(y, cells.shape[1]), y, labels)
         columns = self._columns(kinds, cells)
         chosen, complete = self._choose(columns, cells, target, labels, **self._options())
@@ -354,11 +321,9 @@ class _PrivateSelector(SelectorMixin, _PrivateChoice):
         return X.iloc[:, support]
 
     def _options(self) -> dict[str, Any]:
-        """Return the settings of this selector that not every selector has."""
         raise NotImplementedError
 
     def _target(self, name: str, y: Any, labels: Array) -> tuple[Column, Array]:
-        """Return the declared target, and y; y is read only if it is assumed public."""
         if self.regression:
             if self.classes is not None:
                 raise UsageError(

@@ -190,7 +190,6 @@ def _read_recipes(values: list[Document]) -> tuple[Recipe, ...]:
 
 
 def _read_split(document: Document, portions: int) -> Split:
-    """Reconstruct the split from the partition sizes of the document."""
     sizes = dict(document["dataset"]["slots"])
     fixed_tail, unused = document["plan"]["fixed_tail"], document["plan"].get("unused", 0)
     if portions > len(sizes):
@@ -227,7 +226,6 @@ def read_candidate(values: Document) -> Candidate:
 
 
 def _check_recipes(basis: Document) -> Iterator[str]:
-    """Check that recipes contain no noise multiplier, and that final recipes match the others."""
     recipes, finals = basis.get("recipes") or [], basis.get("finals") or []
     if any(each.get("noise_multiplier") is not None for each in (*recipes, *finals)):
         yield "plan.recipes says a noise_multiplier, which plan.dials alone decides."
@@ -243,7 +241,6 @@ def _check_recipes(basis: Document) -> Iterator[str]:
 
 
 def _check_schema(declared: AnySchema, plan: Plan | FeaturePlan) -> Iterator[str]:
-    """Check that the complete schema adds to the declared one only what was estimated."""
     complete = plan.schema
     target = complete.target.name if isinstance(complete, TableSchema) else ""
     if complete.undeclared:
@@ -305,7 +302,6 @@ def _run_environment(document: Document) -> RunEnvironment:
 
 
 def _exact_score_count(document: Document, plan: Plan | FeaturePlan) -> int | None:
-    """Return the exact score count on public data; None for private data."""
     if not plan.public:
         return None
     right = plan.score_metric.to_share(document["score"]["exact"])
@@ -313,10 +309,7 @@ def _exact_score_count(document: Document, plan: Plan | FeaturePlan) -> int | No
 
 
 def _read_cells(document: Document, plan: Plan | FeaturePlan) -> list[int]:
-    """Read the entries of the noisy confusion matrix; [] if the metric has none.
-
-    The plan determines whether there is a matrix, and its shape.
-    """
+    """Read the entries of the noisy confusion matrix, whose shape the plan determines."""
     metric, rows = plan.test_metric, document["score"].get("cells")
     if not metric.columns:
         return []

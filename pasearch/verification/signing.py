@@ -127,7 +127,6 @@ def read_public_key(path: str | Path) -> Ed25519PublicKey:
 
 
 def _read_key(path: str | Path, half: Literal["private", "public"]) -> Any:
-    """Read one key of a pair; the error states what the file contains instead."""
     of_signer = half == "public"
     expected = (
         "expected the signer's public key, as `pasearch key` writes it"
@@ -262,6 +261,5 @@ def describe_signature(release: Path, *, trusted: bool) -> str:
         return f"Signed with the given key ({found.fingerprint})."
     return (
         f"Signed with key {found.fingerprint}, whose owner is unknown: a forger can sign, too. "
-        "Give "
-        "the signer's public key (`public_key=`)."
+        "Give the signer's public key (`public_key=`)."
     )

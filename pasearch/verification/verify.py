@@ -124,10 +124,8 @@ def verify(path: str | Path, public: str | Path | None = None) -> tuple[PrivacyC
     document = results.parse_document(content, file)
     check_fields(document, documents.VERIFY_FIELDS)
     of_features = document["task"] == FEATURE_SELECTION
-    check_fields(
-        document,
-        documents.VERIFY_FEATURE_FIELDS if of_features else documents.VERIFY_NETWORK_FIELDS,
-    )
+    fields_of_task = documents.VERIFY_NETWORK_FIELDS
+    check_fields(document, documents.VERIFY_FEATURE_FIELDS if of_features else fields_of_task)
     results.compose_events(document)  # of no known type: refused
     problems = []
     if content != (json.dumps(document, indent=2) + "\n").encode():
@@ -244,7 +242,7 @@ def check_document(document: Document, again: Reconstruction) -> list[str]:
                 problems += check_cells(score, plan.test_metric)
             else:
                 most = plan.max_count_per_record
-                reached = math.ceil(-math.log(MAX_TAIL_PROBABILITY) * most / plan.test.epsilon)
+                reached = _max_noise(most, plan.test.epsilon)
                 low, high = 0, score["of"] * most
                 if "exact" in score:
                     low = high = round(plan.score_metric.to_share(score["exact"]) * high)
@@ -334,7 +332,6 @@ def _check_ledger_total(document: Document) -> list[str]:
 
 
 def _check_auto(document: Document) -> list[str]:
-    """Check the automatic choice: it is what was run, with the reasons for a feature selection."""
     auto = document["auto"]
     if auto is None:
         return []
@@ -415,14 +412,15 @@ def _check_search(document: Document, again: Reconstruction) -> Iterator[str]:
         yield "best is not the trial that the strategy selects by these score counts."
 
 
+def _max_noise(most: int, epsilon: float) -> int:
+    return math.ceil(-math.log(MAX_TAIL_PROBABILITY) * most / epsilon)
+
+
 def _score_count_range(plan: Any) -> tuple[float, float]:
-    """Return the smallest and the largest possible score count of a trial; 0 without scores."""
     if plan.score is None:
         return 0, 0
     most = plan.ranking_metric.max_points
-    reach = math.ceil(-math.log(MAX_TAIL_PROBABILITY) * most / plan.score.epsilon)
-    if not plan.ranking_metric.is_sum:
-        reach = 0
+    reach = _max_noise(most, plan.score.epsilon) if plan.ranking_metric.is_sum else 0
     return -reach, plan.score_slots * most + reach
 
 
@@ -431,9 +429,7 @@ def _check_choice(document: Document, again: Reconstruction) -> Iterator[str]:
     choice, best = plan.choice, document["best"]
     count, every = len(best["places"]), best["of"]
     selector = choice.selector
-    if (
-        selector.uses_merit
-    ):  # the numbers that the choice was made from, as far as they are released
+    if selector.uses_merit:  # the released numbers that the choice was made from
         relevances = [each["uncertainty"] for each in document["relevance"]]
         if not all(0 <= each <= 1 for each in [*relevances, document["relevance_of_noise"]]):
             yield "relevance and relevance_of_noise must be in [0, 1]."
@@ -458,7 +454,6 @@ def _check_choice(document: Document, again: Reconstruction) -> Iterator[str]:
 
 
 def _check_feature_sets(document: Document, planned: int, plan: Any) -> Iterator[str]:
-    """Check that the best set was selected, and that the score counts are possible."""
     trials, best = document["trials"], document["best"]["features"]
     sets = [tuple(each["features"]) for each in trials]
     if not 1 <= len(sets) <= planned:
@@ -554,9 +549,7 @@ def check_built_in_space(document: Document, plan: Plan) -> list[str]:
         return []
     settled = name.endswith(CHANGED_SPACE_SUFFIX)
 
-    def sort_entries(
-        space: Any,
-    ) -> list[str]:  # in any order: it depends on how much signal there is
+    def sort_entries(space: Any) -> list[str]:  # whose order depends on the signal
         every = [each.to_json() for each in getattr(space, "entries", ())]
         if settled:
             every = [{**each, "settings": None} for each in every]
@@ -703,7 +696,6 @@ def _check_model(document: Document, weights: bytes, plan: Plan | FeaturePlan | 
 def _check_network_file(
     document: Document, weights: bytes, plan: Plan | FeaturePlan | None
 ) -> Iterator[str]:
-    """Save the network of a file again, and compare the bytes."""
     import torch
 
     state, again = results.build_network(document, weights).state_dict(), io.BytesIO()
@@ -714,9 +706,7 @@ def _check_network_file(
         yield f"model.pt contains more than its network.{other}"
     if plan is not None and not all(bool(each.isfinite().all()) for each in state.values()):
         # A training that failed is released, and answers nothing.
-        reach = math.ceil(
-            -math.log(MAX_TAIL_PROBABILITY) * plan.max_count_per_record / plan.test.epsilon
-        )
+        reach = _max_noise(plan.max_count_per_record, plan.test.epsilon)
         cells = flatten_cells(document["score"].get("cells") or [[document["score"]["points"]]])
         if max(cells) > reach:
             yield "model.pt has non-finite weights but a score above the noise."

@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pasearch.crossover.theory import (
-    compute_noise_scale,
     find_coefficients_to_drop,
     find_features_above_noise,
     fit_sample_size_curve,
@@ -98,7 +97,7 @@ class TestLemma1:
     @pytest.mark.unit
     def test_the_epsilon_of_one_more_feature_is_where_its_noise_is_as_large(self):
         epsilon = min_epsilon_for_feature(0.25, 0.1, 1e-5)
-        assert compute_noise_scale(0.1, epsilon, 1e-5) == pytest.approx(0.25)
+        assert 0.1 * math.sqrt(2.0 * math.log(1.25e5)) / epsilon == pytest.approx(0.25)
         assert min_epsilon_for_feature(0.0, 0.1, 1e-5) == math.inf
 
     @pytest.mark.unit

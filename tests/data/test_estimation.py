@@ -17,7 +17,7 @@ from pasearch.data.estimation import KIND_TEST_FRACTION, SchemaEstimate, read_pu
 from pasearch.data.schema import Schema
 from pasearch.data.tables import TableSchema, make_undeclared_schema
 from pasearch.errors import UsageError
-from pasearch.runs import quantiles
+from pasearch.runs import estimates
 from pasearch.runs.keys import Keys, Stream
 from pasearch.runs.sums import GaussianSum
 
@@ -211,7 +211,7 @@ class TestPrice:
     @pytest.mark.contract
     @pytest.mark.parametrize("name", ["number", "category", "undeclared", "label", "regression"])
     def test_no_item_of_a_table_has_less_noise_than_it_pays_for(self, monkeypatch, name: str):
-        monkeypatch.setattr(quantiles.NumberBins, "has_enough_records", lambda self, slots: True)
+        monkeypatch.setattr(estimates.NumberBins, "has_enough_records", lambda self, slots: True)
         declared = Column(name="x", low=0, high=1)
         by_name = {
             "number": (Column(name="c", kind="number"), declared),

@@ -14,9 +14,8 @@ from scipy.stats import beta, norm
 
 from pasearch.accounting.events import Gaussian
 from pasearch.errors import UsageError
-from pasearch.runs import quantiles, sums
-from pasearch.runs.keys import Keys, Stream
-from pasearch.runs.quantiles import (
+from pasearch.runs import estimates, sums
+from pasearch.runs.estimates import (
     JOINED_LOWER_EDGES,
     JOINED_UPPER_EDGES,
     MIDDLE_BIN,
@@ -25,6 +24,7 @@ from pasearch.runs.quantiles import (
     exact_bin_edges,
     make_cell_edges,
 )
+from pasearch.runs.keys import Keys, Stream
 
 Trial = Callable[[Stream], bool]
 
@@ -180,7 +180,7 @@ class TestAudit:
         always_twice(monkeypatch)
         mechanism = NumberBins(noise_multiplier=self.SIGMA, most=10)
         seen: dict[str, float] = {}
-        first, later = quantiles.release_size_counts, quantiles.release_cell_counts
+        first, later = estimates.release_size_counts, estimates.release_cell_counts
 
         def sizes(values: np.ndarray, sigma: float, source: Stream) -> np.ndarray:
             noisy = first(values, sigma, source)
@@ -194,8 +194,8 @@ class TestAudit:
             seen[f"look {len(seen)}"] = float(noisy[place])
             return noisy
 
-        monkeypatch.setattr(quantiles, "release_size_counts", sizes)
-        monkeypatch.setattr(quantiles, "release_cell_counts", look)
+        monkeypatch.setattr(estimates, "release_size_counts", sizes)
+        monkeypatch.setattr(estimates, "release_cell_counts", look)
 
         def look_full(count: int) -> Trial:
             def trial(source: Stream) -> bool:
@@ -225,7 +225,7 @@ class TestAudit:
     def test_sees_that_each_look_has_the_noise_of_one(
         self, root: float, monkeypatch: pytest.MonkeyPatch
     ):
-        monkeypatch.setattr(quantiles.math, "sqrt", lambda _: root)
+        monkeypatch.setattr(estimates.math, "sqrt", lambda _: root)
         assert self.audited_mu(monkeypatch) > 1.0
 
     @pytest.mark.unit
