@@ -20,7 +20,7 @@ from pasearch.runs.keys import Keys
 from pasearch.spaces.architecture import Architecture
 from pasearch.spaces.candidate import Candidate
 from pasearch.spaces.layers import Dense
-from pasearch.spaces.space import SearchSpace, make_space
+from pasearch.spaces.space import make_space
 
 TINY = {
     "family": "fcn",
@@ -68,12 +68,6 @@ class TestCompare:
             each.parameters for each in found.tried
         ]
 
-    def test_the_winners_are_tested_as_often_as_was_said(self, found: Comparison):
-        for row in (found.standard, found.aware):
-            assert len(row.private) == len(row.plain) == found.repeats == 2
-            assert all(0.2 < each <= 1.0 for each in (*row.private, *row.plain))
-        assert (found.train, found.validation, found.test) == (1438, 180, 179)
-
     def test_the_same_seed_compares_the_same_and_another_does_not(self, found: Comparison):
         assert compared() == found
         assert compared(seed=1).tried != found.tried
@@ -112,12 +106,6 @@ class TestTheTestRecords:
             assert a.candidate == b.candidate
             assert min(a.plain) > max(b.plain), "the tests themselves see it"
 
-    def test_the_validation_records_have(self, records: tuple):
-        """The opposite: every other label is wrong too, and the scores of the choice fall."""
-        x, y = records
-        wrong = np.random.default_rng(1).permutation(y)
-        assert compared(arrays(y, x)).tried != compared(arrays(wrong, x)).tried
-
     def test_are_none_of_those_that_are_trained_on_or_chosen_by(
         self, monkeypatch: pytest.MonkeyPatch
     ):
@@ -148,15 +136,6 @@ def test_a_number_is_compared_by_its_error(tmp_path: Path):
     least = min(each.private for each in found.tried)
     assert by_name[found.aware.candidate.describe()].private == least
     assert max(found.aware.plain) < 0.2
-
-
-@pytest.mark.slow
-def test_front_ends_that_are_fitted_and_a_portfolio(tmp_path: Path):
-    choices = {"layers": [0], "front_end": ["raw", "standardise", "pca:8"]}
-    found = compared(space={"family": "fcn", "choices": choices}, repeats=1)
-    assert len(found.tried) == 3
-    assert found.gap()[1] == 0.0
-    assert len(compared(space="auto", repeats=1, candidates=2).tried) == 2
 
 
 @pytest.mark.slow
@@ -194,14 +173,6 @@ class TestCandidates:
             assert len(found) == len(set(found)) == most
             assert found[0] == chosen.candidate(chosen.default_genotype())
 
-    def test_of_a_large_space_that_means_few_are_those_few(self):
-        units = tuple(range(1, 101))
-        chosen = SearchSpace(
-            name="wide", family="fcn",
-            choices=(("layers", (0, 0)), ("units_1", units), ("units_2", units)),
-        )  # fmt: skip
-        assert len(draw_candidates(chosen, 10, Keys.from_seed(0).stream("x"))) == 1
-
 
 def row(name: str, units: int, private: tuple[float, ...], parameters: int = 100) -> Workflow:
     layers = (Dense(units=units),)
@@ -233,18 +204,6 @@ class TestSentence:
             "; the model chosen with privacy in mind has 0.144 times the parameters."
         )
 
-    def test_the_standard_one_is_better(self):
-        found = comparison(row("STW", 4, (0.9, 0.91)), row("PAW", 8, (0.8, 0.81), 200))
-        assert "chosen without privacy in mind is 0.1000 better" in found.sentence()
-        assert "has 2 times the parameters." in found.sentence()
-
-    def test_an_error_is_better_where_it_is_smaller(self):
-        rows = row("STW", 8, (0.3, 0.31)), row("PAW", 4, (0.2, 0.21))
-        found = comparison(*rows, metric="mean absolute error")
-        assert found.gap()[0] == pytest.approx(0.1)
-        assert "with privacy in mind is 0.1000 better (mean absolute error 0.2050 against 0.3050)" \
-            in found.sentence()  # fmt: skip
-
     def test_the_difference_is_noise(self):
         found = comparison(
             row("STW", 8, (0.90, 0.92, 0.94, 0.91, 0.9)),
@@ -266,15 +225,6 @@ class TestSentence:
 
 @pytest.mark.unit
 class TestRefused:
-    def test_private_records(self):
-        with pytest.raises(UsageError, match="public data of the same kind"):
-            compared(data_is_public=False)
-
-    def test_a_space_that_is_not_known_is_told_first(self):
-        """Before one is asked to declare the data public, or they are looked for."""
-        with pytest.raises(UsageError, match=r"Space 'fcnn' is not known.* Did you mean 'fcn'"):
-            compared(space="fcnn", data_is_public=False)
-
     def test_private_records_are_not_read(self, monkeypatch: pytest.MonkeyPatch):
         def refuse(*_: object, **__: object) -> None:
             raise AssertionError("it was read")

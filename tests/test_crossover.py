@@ -38,16 +38,6 @@ class TestMeasure:
         assert np.array_equal(measured().errors, measured().errors)
         assert not np.array_equal(measured().errors, measured(seed=1).errors)
 
-    def test_front_ends_frozen_layers_and_full_batches_are_models(self, tmp_path: Path):
-        (tmp_path / "net.toml").write_text('[[layers]]\nkind = "dense"\nunits = 8\n')
-        found = measured(
-            ("linear", "linear+standardise", "fcn+rwt", "linear+full-batches",
-             str(tmp_path / "net.toml")), repeats=1,
-        )  # fmt: skip
-        assert len(found.crossovers) == 10
-        frozen = dict(zip(found.names, found.parameters, strict=True))["fcn+rwt"]
-        assert frozen < measured(repeats=1).parameters[1]
-
     def test_public_records_stand_for_private_ones_at_their_number(self):
         draw = np.random.default_rng(0)
         x = draw.random((300, 8, 8)).astype("float32") * 16
@@ -94,26 +84,9 @@ class TestRefused:
             with pytest.raises(PasearchError, match=said):
                 measured(models)
 
-    def test_no_repeats(self):
-        for repeats in [0, -1, 1.5, True]:
-            with pytest.raises(UsageError):
-                measured(repeats=repeats)
-
-    def test_a_grid_of_days(self):
-        with pytest.raises(UsageError, match="trainings"):
-            measured(epsilons=".1:10:log1000", repeats=1000)
-
     def test_private_records_are_not_read(self):
         with pytest.raises(UsageError, match="data_is_public"):
             measured(data_is_public=False)
-
-    def test_another_task(self):
-        x = np.random.default_rng(0).random((200, 64)).astype("float32")
-        with pytest.raises(UsageError, match=r"differ in task"):
-            api.measure_crossover(
-                (x, x[:, 0]), ("linear", "fcn"), proxy="digits", regression=True,
-                bounds=(0, 1), target=(0, 1), **FEW,
-            )  # fmt: skip
 
 
 @pytest.mark.slow
@@ -233,13 +206,3 @@ class TestFeatures:
         ]:
             with pytest.raises(UsageError, match=said):
                 api.measure_crossover(str(table), ("linear", model), data_is_public=True, **FEW)
-
-    @pytest.mark.unit
-    def test_columns_of_images(self):
-        with pytest.raises(UsageError, match="table's columns"):
-            measured(("linear", "linear+numbers"))
-
-    @pytest.mark.slow
-    def test_a_model_with_a_recipe_of_its_own(self):
-        found = measured(("linear", "linear+recipe:dpsgd"))
-        assert not np.array_equal(found.errors[0], found.errors[1])

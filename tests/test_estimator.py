@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from pathlib import Path
 from typing import Any
 
@@ -128,16 +127,6 @@ class TestEveryTask:
         with pytest.raises(UsageError, match="already trained with differential privacy"):
             model.fit(new, new["income"])
 
-    def test_it_outlives_the_run_and_a_pickle(self, runs: dict[str, Path]):
-        model = pasearch.load(runs["training"])
-        again, x = pickle.loads(pickle.dumps(model)), arrays()[0]
-        assert (again.predict(x) == model.predict(x)).all()
-
-    def test_a_notebook_shows_the_result(self, runs: dict[str, Path]):
-        shown = pasearch.load(runs["search"])._repr_mimebundle_()
-        assert "Privacy cost" in shown["text/html"]
-        assert shown["text/plain"].startswith("TrainedClassifier(SearchResult(")
-
 
 @pytest.mark.unit
 class TestRecords:
@@ -152,10 +141,6 @@ class TestRecords:
         assert (model.predict(tmp_path / "new.csv") == own).all()
         cells = new[["age", "city", "note"]].to_numpy()
         assert (model.predict(cells) == own).all()
-
-    def test_flat_records_are_those_of_the_shape(self, runs: dict[str, Path]):
-        model, x = pasearch.load(runs["training"]), arrays()[0]
-        assert (model.predict_proba(x.reshape(len(x), -1)) == model.predict_proba(x)).all()
 
     def test_wrong_columns_and_widths_are_refused(self, runs: dict[str, Path]):
         table, of_arrays = pasearch.load(runs["search"]), pasearch.load(runs["training"])

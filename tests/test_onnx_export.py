@@ -151,11 +151,6 @@ class TestFile:
         assert json.loads(said["schema"]) == chosen.schema.to_json()
         assert float(said["epsilon"]) == chosen.price.epsilon
 
-    def test_an_output_never_has_the_name_of_a_column(self, chosen: Result, tmp_path: Path):
-        model = onnx.load(str(chosen.to_onnx(tmp_path / "m.onnx"))).graph
-        assert [each.name for each in model.input] == ["age", "label"]
-        assert [each.name for each in model.output] == ["label_", "probabilities"]
-
     def test_a_file_that_exists_is_kept(self, chosen: Result, tmp_path: Path):
         (tmp_path / "m.onnx").write_text("mine")
         with pytest.raises(UsageError, match="exists"):

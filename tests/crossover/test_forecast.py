@@ -21,13 +21,11 @@ from pasearch.crossover.forecast import (
     MeasuredModel,
     StudyModel,
     choose_models,
-    describe_model,
     find_crossings,
     find_last_lead,
     find_pair_crossing,
     summarize_forecast,
 )
-from pasearch.data.front_ends.parsing import parse_front_end
 from pasearch.data.schema import Schema
 from pasearch.report.html import describe_crossover
 from pasearch.spaces.architecture import Architecture
@@ -109,21 +107,6 @@ class TestForecast:
             assert found["own"] == {"epsilon": 1.0, "score": 0.8, "standard_error": 0.01}
 
     @pytest.mark.unit
-    def test_who_is_simplest_and_largest_is_said(self):
-        found = forecast(SCHEMA, "mine", own(), LINEAR, 2)
-        assert found is not None
-        roles = {each["name"]: each["roles"] for each in found["models"]}
-        assert roles["linear model"] == ["released", "simplest"]
-        assert roles[describe_model(NETWORK)] == ["largest"]
-        assert [each["parameters"] for each in found["models"]] == [12, 66]
-
-    @pytest.mark.unit
-    def test_two_data_sets_do_not_locate_a_crossing(self):
-        found = forecast(SCHEMA, "mine", own(), LINEAR, 2)
-        assert found is not None
-        assert found["crossings"] == []
-
-    @pytest.mark.unit
     def test_only_models_of_the_searched_space_are_compared(self):
         assert forecast(SCHEMA, "mine", own(), LINEAR, 2, searched=lambda e: e == LINEAR) is None
         assert forecast(SCHEMA, "mine", own(), LINEAR, 2, searched=lambda e: e != LINEAR) is None
@@ -134,11 +117,6 @@ class TestForecast:
         assert found is not None
         assert found["own"]["score"] is None
         assert found["models"][0]["accuracy"][-1] > 0.8
-
-    @pytest.mark.unit
-    def test_a_network_that_the_study_does_not_have_gets_no_forecast(self):
-        other = Candidate(architecture=Architecture(layers=(Dense(units=3),)))
-        assert forecast(SCHEMA, "mine", own(), other, 2) is None
 
     @pytest.mark.unit
     def test_nothing_is_said_of_what_nobody_measured(self):
@@ -165,11 +143,6 @@ class TestForecast:
         for each in found["models"]:
             assert np.all(np.diff(each["accuracy"]) >= 0)
 
-    @pytest.mark.unit
-    def test_an_epsilon_that_was_not_measured_gets_no_forecast(self):
-        assert forecast(SCHEMA, "mine", own(epsilon=0.01), LINEAR, 2) is None
-        assert forecast(SCHEMA, "mine", own(epsilon=50.0), LINEAR, 2) is None
-
     @pytest.mark.property
     @settings(deadline=None, max_examples=25)
     @given(score=st.floats(-0.5, 1.5), epsilon=st.floats(0.3, 3.0))
@@ -180,11 +153,6 @@ class TestForecast:
         for each in found["models"]:
             assert all(0 <= low <= high <= 1 for low, high in zip(each["low"], each["high"],
                                                                   strict=True))  # fmt: skip
-
-    @pytest.mark.unit
-    def test_the_same_run_has_the_same_forecast(self):
-        found = [forecast(SCHEMA, "mine", own(), NETWORK, 2) for _ in range(2)]
-        assert found[0] == found[1]
 
 
 class TestSignal:
@@ -259,16 +227,6 @@ class TestPairCrossing:
         assert find_pair_crossing(lead(0.3, 0.4, 0.5, 0.6), 0, 1)[1:] == pytest.approx((0.3, 0.6))
         assert find_pair_crossing(lead(0.3, 0.4, 0.5), 0, 1)[1:] == (0.0, math.inf)
 
-    @pytest.mark.unit
-    def test_off_the_grid_is_no_farther_than_its_end(self):
-        below = find_pair_crossing(lead(0.01, 0.01, 0.01, 0.3, 0.4, 0.4, 0.4, 0.4, 0.4, 7.0), 0, 1)
-        assert below[1:] == pytest.approx((0.0, 0.4))
-        above = find_pair_crossing(
-            lead(0.3, 2.0, 2.0, 2.0, 99.0, 99.0, 99.0, 99.0, 99.0, 99.0), 0, 1
-        )
-        assert above[1] == pytest.approx(2.0)
-        assert above[2] == math.inf
-
     @pytest.mark.property
     @settings(deadline=None, max_examples=40)
     @given(zeros=st.lists(st.floats(0.02, 50.0), min_size=1, max_size=12))
@@ -308,39 +266,6 @@ class TestLeftOut:
         told = [each for each in every if not each.whole]
         assert len(told) > 0.4 * len(every)
         assert share(told) > 0.65
-
-    @pytest.mark.unit
-    def test_what_is_compared_was_measured_on_it_and_forecast_from_the_others(
-        self, left: list[LeftOut]
-    ):
-        by_kind = {each.kind: each for each in load_studies()}
-        assert {each.kind for each in left} == set(by_kind) - {"photo"}
-        for each in left:
-            study = by_kind[each.kind]
-            classes = study.classes[each.data_set]
-            mus = [gaussian_mu(epsilon, 1e-5) for epsilon in each.epsilons]
-            signals = [compute_signal(mu, each.records, classes) for mu in mus]
-            own = study.signals[each.data_set]
-            assert own[0] <= signals[0]
-            assert signals[-1] == pytest.approx(own[-1], abs=0.01)
-            assert each.curves.shape == (len(each.models), len(study.signals) - 1, len(signals))
-            assert each.measured.shape == (len(each.models), len(signals))
-
-    @pytest.mark.unit
-    def test_a_crossing_is_covered_also_below_and_above_the_grid(self):
-        def one(measured: float, low: float, high: float) -> Compared:
-            return Compared(
-                kind="table", data_set="d", before="a", after="b", epsilons=(0.1, 10.0),
-                measured=measured, epsilon=1.0, low=low, high=high,
-            )  # fmt: skip
-
-        assert one(0.0, 0.0, 1.0).covered
-        assert not one(0.0, 0.2, 1.0).covered
-        assert one(math.inf, 0.2, math.inf).covered
-        assert not one(math.inf, 0.2, 10.0).covered
-        assert one(0.5, 0.0, math.inf).whole
-        assert one(0.5, 0.0, math.inf).width == pytest.approx(100.0)
-        assert one(0.5, 0.0, 0.4).width == pytest.approx(4.0)
 
 
 @pytest.mark.usefixtures("of_two")
@@ -382,16 +307,6 @@ class TestSentence:
         )
 
     @pytest.mark.unit
-    def test_at_its_own_epsilon_a_run_is_not_told_of_a_model_within_a_point(self):
-        for released in [0, 1]:
-            curves = shifted(line(0.8, 0.0), line(0.8, 0.005))
-            for epsilon in (0.2, 1.0, 9.0):
-                told = said(curves, released, epsilon)
-                assert " on, " not in told
-                assert "Below" not in told
-                assert "no other model" in told or "no difference" in told
-
-    @pytest.mark.unit
     def test_it_says_from_where_on_something_else_is_better(self):
         curves = shifted(line(0.8, 0.02), line(0.78, 0.08))
         low = said(curves, 0, 0.5)
@@ -409,17 +324,6 @@ class TestSentence:
         )
         assert "noisy scores on your own records preferred the released model." in told
         assert "noisy scores" not in said(curves, 0, 1.0)
-
-
-class TestNames:
-    @pytest.mark.unit
-    def test_a_model_is_named_in_words(self):
-        assert describe_model(LINEAR) == "linear model"
-        assert describe_model(NETWORK).startswith("network (dense 8")
-        pairs = Candidate(
-            architecture=Architecture(layers=()), front_end=parse_front_end("centred_pairs")
-        )
-        assert "privately standardised features and 256" in describe_model(pairs)
 
 
 @pytest.mark.usefixtures("of_two")

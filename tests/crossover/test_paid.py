@@ -37,12 +37,3 @@ def test_an_interval_holds_the_true_crossover_nineteen_times_of_twenty():
         (3, 5, 10, 0.02),
     ]:
         assert 0.9 <= covered(models, repeats, levels, spread) <= 0.99
-
-
-@pytest.mark.unit
-def test_equal_means_without_spread_cross_nowhere():
-    found = find_crossover_of_means(
-        np.array([0.2, 0.2]), np.array([0.1, 0.1]), np.zeros(2), (0.1, 1.0), ("a", "b"),
-        np.zeros(2),
-    )  # fmt: skip
-    assert (found.epsilon, found.low, found.high) == (0.0, 0.0, 0.0)

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from pasearch.crossover.theory import (
     find_coefficients_to_drop,
-    find_features_above_noise,
     fit_sample_size_curve,
     largest_coefficient_to_drop,
     min_epsilon_for_feature,
@@ -78,21 +77,12 @@ class TestLemma1:
         assert full == pytest.approx(1.5, abs=0.02)
         assert less == pytest.approx(0.25, abs=0.005)
 
-    @pytest.mark.unit
-    def test_no_coefficient_is_left_out_for_more_noise_than_error(self):
-        assert find_coefficients_to_drop(np.array([5.0, 0.1]), 0.0, 1.0, 2.0) is None
-
     @pytest.mark.property
     @settings(deadline=None, max_examples=60)
     @given(sigma=st.floats(1e-3, 1e3), last=st.floats(0.01, 100.0))
     def test_corollary_1_is_the_case_without_error(self, sigma: float, last: float):
         x = np.array([0.5, last])
         assert largest_coefficient_to_drop(x, 0.0, sigma) == pytest.approx(sigma, rel=1e-6)
-
-    @pytest.mark.unit
-    def test_coefficients_above_the_noise_are_worth_it(self):
-        found = find_features_above_noise(np.array([0.5, -2.0, 1.0]), 1.0)
-        assert found.tolist() == [False, True, False]
 
     @pytest.mark.unit
     def test_the_epsilon_of_one_more_feature_is_where_its_noise_is_as_large(self):
@@ -105,17 +95,6 @@ class TestLemma1:
         for x in [[0.0], [1.0, 0.0], []]:
             with pytest.raises(UsageError, match="Lemma 1"):
                 largest_coefficient_to_drop(np.array(x), 0.0, 1.0)
-
-    @pytest.mark.unit
-    def test_a_residual_that_is_not_finite_is_refused(self):
-        for residual in [math.nan, math.inf]:
-            with pytest.raises(UsageError, match="residual"):
-                find_coefficients_to_drop(X, residual, 1.0)
-
-    @pytest.mark.unit
-    def test_less_noise_with_the_feature_is_refused(self):
-        with pytest.raises(UsageError, match="more noise"):
-            largest_coefficient_to_drop(np.array([5.0, 0.1]), 0.0, 1.0, 2.0)
 
 
 class TestSampleSize:

@@ -150,12 +150,6 @@ def test_every_axis_says_what_it_shows_and_in_which_unit(searched: Any, selected
     assert "mean gradient" in display.learning_rate_ax_.get_ylabel()
 
 
-def test_every_display_can_be_saved(searched: Any, selected: Any, tmp_path: Path):
-    for place, display in enumerate(every(searched, selected)):
-        display.plot().figure_.savefig(tmp_path / f"{place}.png", dpi=40)
-        assert (tmp_path / f"{place}.png").stat().st_size > 1000
-
-
 def test_without_matplotlib_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch):
     display = CrossoverDisplay.from_report(report())
     monkeypatch.setitem(sys.modules, "matplotlib", None)
@@ -228,31 +222,10 @@ def test_a_crossover_is_read_from_its_file_and_its_values(tmp_path: Path):
         assert display.models[1]["error"] == values["models"][1]["error"]
 
 
-def test_a_crossover_off_the_grid_is_told_in_words():
-    values = report().to_json()
-    for epsilon in (0.0, None):
-        values["crossovers"][0]["epsilon"] = epsilon
-        display = CrossoverDisplay.from_report(values)
-        axes = axes_without_pyplot()
-        assert display.plot(axes).crossing_lines_ == []
-        assert any("better than fcn" in label for label in legend_of(axes))
-
-
-def test_one_repeat_has_no_band():
-    display = CrossoverDisplay.from_report(report(repeats=1)).plot()
-    assert len(display.ax_.collections) == 0
-    assert "no confidence intervals" in display.ax_.get_title(loc="left")
-
-
 def test_names_are_drawn_as_they_are_written():
     axes = axes_without_pyplot()
     CrossoverDisplay.from_report(report()).plot(axes)
     assert legend_of(axes)[0] == r" _\$a\$ linear (10 parameters)"  # no formula, not left out
-
-
-def test_options_reach_the_lines():
-    display = CrossoverDisplay.from_report(report()).plot(linewidth=4.0)
-    assert {line.get_linewidth() for line in display.lines_} == {4.0}
 
 
 # --- trials
@@ -269,13 +242,6 @@ def test_trials_have_their_scores_and_the_noises_deviation():
     ends = [bar.get_paths()[0].vertices[:, 0] for bar in display.ax_.collections]
     np.testing.assert_allclose(ends[0], (0.7 - deviation, 0.7 + deviation))
     assert told(display.ax_) == "failed"
-
-
-def test_the_winner_has_another_marker():
-    axes = TrialsDisplay.from_result(of_trials()).plot().ax_
-    assert legend_of(axes) == ["other trial", "selected"]
-    markers = {line.get_marker() for line in axes.lines if line.get_marker() in "oD"}
-    assert markers == {"o", "D"}
 
 
 def test_scores_are_shown_in_the_metrics_own_unit():
@@ -306,20 +272,6 @@ def test_a_run_without_trials_says_so():
     assert "compared no candidates" in told(display.ax_)
 
 
-def test_many_trials_have_numbers_alone():
-    document = of_trials()
-    document["trials"] = document["trials"] * 10
-    display = TrialsDisplay.from_result(document).plot()
-    assert all(":" not in text.get_text() for text in display.ax_.get_yticklabels())
-
-
-def test_trials_of_a_real_search(searched: Any):
-    display = TrialsDisplay.from_result(searched)
-    assert len(display.trials) == 2
-    assert sum(each.released for each in display.trials) == 1
-    assert all(each.deviation and each.deviation > 0 for each in display.trials)
-
-
 # --- budget
 
 
@@ -339,11 +291,6 @@ def test_a_plan_has_the_display_of_its_run(searched: Any):
     own = BudgetDisplay.from_plan(plan)
     assert own.partitions == BudgetDisplay.from_plan(searched).partitions
     assert own.partitions == BudgetDisplay.from_plan(plan.to_json()).partitions
-
-
-def test_the_largest_price_stands_out_without_colour():
-    display = BudgetDisplay.from_plan(priced({"train": 2.0, "test": 1.0})).plot()
-    assert [bool(bar.get_hatch()) for bar in display.bars_] == [False, True]
 
 
 def test_how_many_trainings_a_selection_has_is_secret():
@@ -391,22 +338,6 @@ def test_a_document_alone_has_what_features_tell(selected: Any):
     assert display.noise == selected.document["relevance_of_noise"]
 
 
-def test_features_without_numbers_keep_their_order(selected: Any):
-    document = {**selected.document, "relevance": []}
-    display = FeaturesDisplay.from_result(document).plot()
-    assert list(display.names) == selected.features
-    assert display.values == ()
-    assert not display.ax_.patches
-
-
-def test_what_is_left_out_is_said(selected: Any):
-    display = FeaturesDisplay.from_result(selected).plot(most=1)
-    assert len(display.ax_.patches) == 1
-    assert "2 of 5 features selected, 1 of them shown" in display.ax_.get_title(loc="right")
-    with pytest.raises(UsageError, match="most is 0"):
-        display.plot(most=0)
-
-
 def test_a_search_has_no_features(searched: Any):
     with pytest.raises(UsageError, match="architecture search"):
         FeaturesDisplay.from_result(searched)
@@ -426,23 +357,11 @@ def test_noise_and_rate_are_those_of_every_step():
     assert noise.get_linestyle() != rate.get_linestyle()
 
 
-def test_a_constant_schedule_is_flat(searched: Any):
-    display = ScheduleDisplay.from_result(searched)
-    assert set(display.noise_multiplier) == {searched.document["recipe"]["noise_multiplier"]}
-    assert set(display.learning_rate) == {searched.document["recipe"]["learning_rate"]}
-
-
 def test_a_training_that_ended_early_says_when():
     steered = {"name": "validation", "rate": 0.7, "threshold": 0.01}
     display = ScheduleDisplay.from_result(of_recipe(schedule=steered, steps_made=31)).plot()
     assert "when the validation accuracy stopped rising" in display.ax_.get_title(loc="left")
     assert "ended after 31 steps" in legend_of(display.ax_)
-
-
-def test_a_long_training_is_asked_at_some_of_its_steps():
-    display = ScheduleDisplay.from_result(of_recipe(steps=100_000, schedule={"name": "uniform"}))
-    assert len(display.steps) == 4000
-    assert (display.steps[0], display.steps[-1]) == (0, 99_999)
 
 
 def test_a_model_that_was_trained_in_one_piece_has_no_schedule():

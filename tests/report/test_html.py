@@ -441,24 +441,6 @@ def test_the_rows_add_up_to_the_network():
         assert "frozen" in rows
 
 
-@pytest.mark.unit
-def test_a_front_end_is_shown_with_its_shape():
-    for front_end, words in [
-        ("scattering", "Scattering coefficients 81 \u00d7 4 \u00d7 4, 1,296 numbers"),
-        ("max_pool:2", "2 \u00d7 2 max pooling 8 \u00d7 8, 64 numbers"),
-        ("pca:20", "20 principal components 20 numbers"),
-        ("standardise", "Standardised features 16 \u00d7 16, 256 numbers"),
-    ]:
-        made = changed("best", "front_end", to=front_end)
-        made["dataset"]["schema"]["shape"] = [16, 16]
-        assert words in page(made).text
-
-
-@pytest.mark.unit
-def test_a_network_without_layers_is_linear():
-    assert "Linear model" in page(changed("best", "layers", to=[])).text
-
-
 OPTIONAL = {
     "alternatives": "The same training with another budget",
     "auto": "Why rs",
@@ -517,12 +499,6 @@ def test_candidates_of_a_space_are_listed_and_their_scores_secret():
     fixed = {**made, "selection": {**made["selection"], "rule": "none"}}
     assert "Their scores are secret" not in page(fixed).text
     assert "The 2 candidates of the search space, and their sizes" in page(fixed).text
-
-
-@pytest.mark.unit
-def test_a_run_that_compared_nothing_has_no_trials():
-    made = changed("selection", "rule", to="none", of=composed())
-    assert "Candidates" not in page(made).text
 
 
 @pytest.mark.unit
@@ -606,14 +582,6 @@ def test_any_name_leaves_the_page_whole(name: str):
 
 
 @pytest.mark.unit
-def test_two_reports_of_one_document_are_equal_and_it_is_left_alone():
-    made = public()
-    before = copy.deepcopy(made)
-    assert report_html(made) == report_html(made)
-    assert repr(made) == repr(before)
-
-
-@pytest.mark.unit
 def test_a_document_of_bad_form_is_refused():
     for made in [
         {},
@@ -659,13 +627,6 @@ def test_an_element_is_escaped():
     assert made == '<text class="x" aria-label="&#34;&lt;" x="0.3">a &lt; b</text>'
 
 
-@pytest.mark.unit
-def test_a_bar_stays_in_its_track():
-    for share, width in [(-1, "0.00%"), (0.5, "50.00%"), (7.0, "100.00%")]:
-        found = Page(figures.draw_bar(share, "x"))
-        assert [each["width"] for each in found.all("rect", "fill")] == [width]
-
-
 @pytest.mark.property
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=20))
 def test_a_chart_holds_its_points(values: list[float]):
@@ -699,27 +660,6 @@ def test_a_chart_says_what_its_axes_are():
     ]
 
 
-@pytest.mark.unit
-def test_a_chart_says_where_its_middle_is():
-    for most, labels in [(5.0, ["0", "2.5", "5"]), (1160.0, ["0", "580", "1,160"])]:
-        chart = figures.draw_lines(
-            [figures.Curve(name="x", points=((most, 0.5),))], "x", ("steps", "share")
-        )
-        assert re.findall(">([^<]+)</text>", chart)[-3:] == labels
-
-
-@pytest.mark.unit
-def test_a_wider_layer_has_a_longer_bar():
-    made = changed("best", "layers", to=[dense(units) for units in (1, 10, 1000)])
-    stages = report_html(made).split('class="network"')[1].split("</table>")[0]
-    widths = [
-        float(each)
-        for each in re.findall(r'<rect width="([\d.]+)%" height="100%" class="fill', stages)
-    ]
-    assert widths[1:4] == sorted(set(widths[1:4]))
-    assert max(widths) == 100.0
-
-
 @pytest.mark.contract
 def test_a_ledger_is_proposed_that_holds_the_run_and_has_the_total_that_it_found():
     for delta in [1e-4, 3e-5]:
@@ -741,13 +681,6 @@ def test_the_folder_of_built_in_data_is_repeated():
     steps = [each for _, each in next_steps(made | {"data_root": True}, False) if "DATA " in each]
     assert steps
     assert all("DATA --data-root DATA_ROOT" in each for each in steps)
-
-
-@pytest.mark.unit
-def test_an_option_is_in_one_piece_of_a_command():
-    made = document(two_runs={"epsilon": 4.5, "delta": 1e-4})
-    assert '<span class="flag">--ledger-budget</span> ' in report_html(made)
-    assert ".flag { white-space: nowrap; }" in report_html(document())
 
 
 @pytest.mark.unit

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import copy
 import html
 import json
 import re
@@ -13,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 from report.test_html import dense, hostile
-from report.test_quality import KINDS
 
 from pasearch import Budget, measure_crossover, search_architecture, select_features, train
 from pasearch.report.html import crossover_html, report_html
@@ -183,23 +181,6 @@ def test_every_kind_of_page_is_short_and_fits(tmp_path: Path, kind: str):
         assert found["unfolded"] == 0
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", [None, "x" * 300], ids=["short", "long"])
-def test_a_page_with_a_table_of_counts_is_short_and_fits(
-    tmp_path: Path, kind: str, name: str | None
-):
-    made = copy.deepcopy(KINDS[kind])
-    if name is not None:
-        target = made["dataset"]["schema"]["target"]
-        target["categories"] = [f"{each} {name}" for each in target["categories"]]
-    page = report_html(made)
-    narrow, wide = measured(tmp_path, page, (360, 1400))
-    for found in (narrow, wide):
-        assert found["wide"] == []
-        assert found["unfolded"] == 0
-    assert wide["height"] <= TALLEST
-
-
 def test_the_models_to_take_are_on_the_screen_of_a_phone(tmp_path: Path):
     names = ["linear+columns:" + ",".join(f"column_{place}" for place in range(8)), "fcn"]
     page = crossover_html({
@@ -231,12 +212,3 @@ def test_a_page_is_dark_where_the_reader_prefers_it(tmp_path: Path):
     }
     assert papers["light"]["paper"] == "rgb(252, 251, 248)"
     assert papers["dark"]["paper"] == "rgb(21, 23, 24)"
-
-
-def test_a_page_can_be_printed(tmp_path: Path):
-    (tmp_path / "report.html").write_text(report_html(document("digits")), encoding="utf-8")
-    printed = tmp_path / "report.pdf"
-    browse(tmp_path, f"file://{tmp_path / 'report.html'}", f"--print-to-pdf={printed}")
-    content = printed.read_bytes()
-    assert content.startswith(b"%PDF-")
-    assert 2 <= len(re.findall(rb"/Type\s*/Page\b", content)) <= 8

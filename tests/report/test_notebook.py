@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-import html
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -119,43 +117,12 @@ class TestPlan:
 
 @pytest.mark.unit
 class TestFeatures:
-    def test_leaderboard(self, chosen: api.FeatureResult):
-        frame = chosen.leaderboard()
-        assert list(frame.columns) == [
-            "trial", "features", "size", "score", "released", "metric",
-        ]  # fmt: skip
-        assert len(frame) == len(chosen.document["trials"])
-        assert frame["score"].is_monotonic_decreasing
-        assert frame["released"].sum() == 1
-
     def test_a_notebook_shows_the_features(self, chosen: api.FeatureResult):
         shown = chosen._repr_html_()
         assert f"{len(chosen.features)} of 4" in shown
         assert f"epsilon {chosen.price.epsilon:.4f}" in shown
         for line in chosen.document["events"]:
             assert line["name"] in shown
-
-    def test_a_notebook_shows_what_the_test_tells_and_the_verdict(self, chosen: api.FeatureResult):
-        shown, told = chosen._repr_html_().replace("\u00a0", " "), chosen.metrics
-        balanced, most = told["balanced_accuracy"]["value"], told["most_common"]
-        assert f"balanced accuracy {100 * balanced:.1f} %" in shown
-        name = told["classes"][most["class"]]
-        always = f"majority-class baseline ('{name}') {100 * most['value']:.1f} %"
-        assert always in html.unescape(shown)
-        assert f"the majority class '{name}' (" in html.unescape(shown)
-        document = copy.deepcopy(chosen.document)
-        for each in ("cells", "columns"):
-            del document["score"][each]
-        one = api.FeatureResult(path=chosen.path, document=document, card=chosen.card)
-        assert "Other test measures" not in one._repr_html_()
-        assert "Random baseline 50.0 %" in one._repr_html_()
-
-    def test_secret_sets_stay_secret(self, chosen: api.FeatureResult):
-        document = copy.deepcopy(chosen.document)
-        document["selection"]["rule"] = "repeat-and-select"
-        hidden = api.FeatureResult(path=chosen.path, document=document, card=chosen.card)
-        with pytest.raises(UsageError, match="secret"):
-            hidden.leaderboard()
 
 
 @pytest.fixture
@@ -181,10 +148,6 @@ class TestPlot:
         own = pyplot.subplots()[1]
         assert chosen.plot("budget", ax=own).ax_ is own
 
-    def test_of_a_plan(self, pyplot: Any):
-        plan = api.plan_training("digits", budget=Budget(2.0))
-        assert plan.plot().price == plan.price.epsilon
-
     def test_of_a_network_that_was_compared_with_none(self, tmp_path: Path, pyplot: Any):
         result = api.train(two_columns(), **OF_ARRAYS, steps=2, device="cpu", out=tmp_path / "x")
         assert type(result.plot()).__name__ == "BudgetDisplay"
@@ -193,10 +156,3 @@ class TestPlot:
     def test_no_such_figure(self, chosen: api.FeatureResult):
         with pytest.raises(UsageError, match="expected one of trials, features, budget"):
             chosen.plot("schedule")
-
-    def test_without_matplotlib_the_extra_is_named(
-        self, chosen: api.FeatureResult, monkeypatch: pytest.MonkeyPatch
-    ):
-        monkeypatch.setitem(sys.modules, "matplotlib", None)
-        with pytest.raises(UsageError, match=r"pasearch\[plots\]"):
-            chosen.plot()

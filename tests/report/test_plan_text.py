@@ -14,8 +14,6 @@ import pytest
 from pasearch.accounting.budget import Budget
 from pasearch.api.features import plan_feature_selection
 from pasearch.api.search import plan_architecture_search
-from pasearch.data.column import Column
-from pasearch.data.tables import TableSchema
 from pasearch.plan_warnings import NOISE_PHRASE
 from pasearch.report import wording
 from pasearch.report.plan import describe_ledger, feature_plan_text, find_task, plan_text
@@ -81,39 +79,6 @@ def test_what_is_chosen_is_a_search():
 
 
 @pytest.mark.unit
-def test_where_it_was_searched_and_what_is_assumed():
-    plan = replace(planned(bounds=(0, 1), classes=2), searched_on="others")
-    assert "searched on the public data others (no privacy cost)" in row(plan, "Winner")
-    assumed = replace(plan, assumed_public=("age", "city"), searched_on=None)
-    assert "Warning: assumed public, so not charged: age, city." in plan_text(assumed)
-
-
-@pytest.mark.unit
-def test_a_fitted_front_end_is_a_line():
-    class Space(dict):
-        def __hash__(self) -> int:  # type: ignore[override]
-            return id(self)
-
-    plan = planned(space=Space(choices={"front_end": ["pca:2"]}))
-    assert "  front end pca:2                         train" in plan_text(plan)
-
-
-@pytest.mark.unit
-def test_the_time_of_one_training_is_no_average(monkeypatch: pytest.MonkeyPatch):
-    took = (2.0, 3.0, 7.0)
-    monkeypatch.setattr(Plan, "seconds_per_training", lambda plan: took)
-    assert row(planned(), "Time") == (
-        "Time      about 2 s of training on two CPU cores; plus some seconds for start, reading "
-        "and scoring"
-    )
-    several = row(planned(strategy="rs", candidates=5), "Time")
-    assert several.startswith(
-        "Time      about 15 s of training on average on two CPU cores: about 3 s per training (at "
-        "most 7 s), at most "
-    )
-
-
-@pytest.mark.unit
 def test_the_time_of_a_front_end_is_told_where_it_is_long(monkeypatch: pytest.MonkeyPatch):
     for seconds, told in [
         (0.4, ""),
@@ -125,16 +90,6 @@ def test_the_time_of_a_front_end_is_told_where_it_is_long(monkeypatch: pytest.Mo
             time = row(plan, "Time")
             assert time.endswith(f"{told}; plus some seconds for start, reading and scoring")
             assert ("preprocessing" in time) == bool(told)
-
-
-@pytest.mark.unit
-def test_an_undeclared_table_is_described_by_its_columns():
-    table = TableSchema(
-        columns=(Column(name="age", low=0, high=9), Column(name="b")), target=Column(name="c")
-    )
-    assert row(replace(planned(), schema=table), "Data") == (
-        "Data      arrays: 300 records, 2 columns, classes (target: column 'c')"
-    )
 
 
 UNKNOWN = "Score     test accuracy: not yet measured (noisy, on 30 test records)."
@@ -165,26 +120,6 @@ def test_public_data_let_expect_nothing_of_other_scores_or_classes_or_of_noise()
     ):
         noun = other.score_metric.noun
         assert row(other, "Score") == UNKNOWN.replace("accuracy", noun)
-
-
-@pytest.mark.contract
-def test_five_lines_come_first_whatever_is_planned():
-    for strategy in ["fixed", "rs", "auto"]:
-        space = {"space": "auto"} if strategy == "auto" else {}
-        plan = planned(strategy=strategy, **space)
-        for detail in ("summary", "prices", "whole"):
-            lines = plan_text(plan, detail=detail).splitlines()
-            assert [line.split(" ")[0] for line in lines[2:7]] == [
-                "Data", "Model", "Score", "Privacy", "Report",
-            ]  # fmt: skip
-            assert lines[1] == "" == lines[7]
-
-
-@pytest.mark.unit
-def test_data_declared_public_are_protected_from_nobody():
-    plan = replace(planned(bounds=(0, 1), classes=2), public=True)
-    assert "No protection: the data were declared public" in row(plan, "Privacy")
-    assert row(plan, "Data").endswith("; declared public")
 
 
 @pytest.mark.unit
@@ -227,15 +162,6 @@ def test_in_brief_it_says_what_is_released_and_not_how_the_noise_comes_about():
             assert f"\n{line}" in brief
         assert "Gaussian noise (multiplier" in whole
         assert "Gaussian noise (multiplier" not in brief
-
-
-@pytest.mark.unit
-def test_a_search_says_how_many_candidates_it_looks_at_and_among_how_many():
-    space = {"name": "small", "choices": {"units_1": [4, 8, 16, 32, 64, 128]}}
-    few = row(planned.__wrapped__(strategy="ahead", candidates=4, space=space), "Model")
-    assert few == ("Model     best of 4 of 6 candidates, selected by strategy successive-halving")
-    every = row(planned.__wrapped__(strategy="ahead", candidates=6, space=space), "Model")
-    assert every.startswith("Model     best of 6 candidates")
 
 
 @pytest.mark.unit

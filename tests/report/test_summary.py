@@ -6,13 +6,10 @@ from typing import Any
 
 import pytest
 
-from pasearch.data.column import Column
 from pasearch.data.schema import Schema
-from pasearch.data.tables import TableSchema
 from pasearch.report import wording
 from pasearch.report.facts import summarize_attack
 from pasearch.report.score import BELOW_NOISE_SENTENCE, describe_quality, describe_score
-from pasearch.spaces.candidate import Candidate
 
 ARRAYS = Schema(shape=(4,), low=0.0, high=1.0, classes=2)
 STRONG, WEAK, NONE = (
@@ -38,31 +35,8 @@ def document(attack: Any = None, **changed: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def network(*layers: dict[str, Any]) -> str:
-    return wording.describe_network(Candidate.from_json({"layers": list(layers), "settings": {}}))
-
-
 @pytest.mark.unit
 class TestOdds:
-    def test_a_strong_price_says_what_an_attacker_finds_and_what_guessing_would(self):
-        assert wording.describe_attack_bound(summarize_attack(document(STRONG))) == (
-            "Membership inference bound: an attacker who knows all other records and accepts a 1 % "
-            "false-positive rate detects at most 5 % of the people in the data (random guessing: "
-            "1 %)."
-        )
-
-    def test_a_large_price_is_said_to_protect_little_or_nobody(self):
-        for attack, begins in [
-            (STRONG, "Membership inference bound: an attacker"),
-            ([[0.01, 0.2], [0.1, 0.5]], "Membership inference bound: an attacker"),
-            (WEAK, "Weak protection. Membership inference bound"),
-            ([[0.01, 0.99], [0.1, 1.0]], "Weak protection. Membership inference bound"),
-            (NONE, "No protection. Membership inference bound"),
-        ]:
-            assert wording.describe_attack_bound(summarize_attack(document(attack))).startswith(
-                begins
-            )
-
     def test_where_no_bound_is_known_none_is_told(self):
         for attack in [None, []]:
             told = wording.describe_attack_bound(summarize_attack(document(attack)))
@@ -120,18 +94,6 @@ class TestScore:
 
 @pytest.mark.unit
 class TestDataAndModel:
-    def test_data_of_arrays_and_of_a_table(self):
-        told = wording.describe_data("people", 1797, ARRAYS)
-        assert told == f"people: 1,797 records, {ARRAYS.describe()}"
-        table = TableSchema(columns=(Column(name="age", low=0, high=9),), target=Column(name="ill"))
-        assert wording.describe_data("p", 5, table).endswith(" (target: column 'ill')")
-
-    def test_a_network_is_told_in_words(self):
-        dense = {"kind": "dense", "units": 8, "activation": "tanh"}
-        assert network() == "linear model"
-        assert network(dense) == "MLP with 8 tanh units"
-        assert network(dense, dense) == "MLP with 8 tanh units, then 8 tanh units"
-
     def test_chosen_features_are_named(self):
         for best, told in [
             (

@@ -17,14 +17,12 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from clusters import at_work, kill_one, nodes
 from search.test_engine import records_of, same, searching
-from selections import plan_of, search_of
 
 import pasearch
 from pasearch import Budget
@@ -131,31 +129,6 @@ def test_searches_are_the_same_to_the_bit(
         assert not [*search.folder.private.glob("records-*")]
     assert same(found, expected)
     assert found.curve == expected.curve
-
-
-@pytest.mark.parametrize("method", ["pafs", "subsets"])
-def test_selections_are_the_same_to_the_bit(ray: Executor, tmp_path: Path, method: str):
-    found, spent = [], []
-    for place, executor in enumerate((LocalExecutor(), ray)):
-        search = search_of(plan_of(method, "dpsgd"), tmp_path)
-        folder = tmp_path / str(place)
-        folder.mkdir()
-        outcome = replace(search, executor=executor, folder=SimpleNamespace(private=folder)).run()
-        found.append((outcome.chosen.order, outcome.model.weights.tobytes(), outcome.test))
-        spent.append(search.ledger.spent())
-        assert not [*folder.iterdir()]
-    assert found[0] == found[1]
-    assert spent[0] == spent[1]
-
-
-def test_a_crossover_is_the_same(three: Any, ray: Executor):
-    few = {"epsilons": "0.5:8:log2", "repeats": 2, "device": "cpu", "steps": 10}
-    alone, beside = (
-        pasearch.measure_crossover("digits", ("linear", "fcn"), data_is_public=True, **few, **how)
-        for how in ({"executor": "local"}, {"executor": "ray", "ray_address": three.address})
-    )
-    assert np.array_equal(alone.errors, beside.errors)
-    assert np.array_equal(alone.plain, beside.plain)
 
 
 @pytest.fixture(scope="module")
@@ -319,17 +292,6 @@ def test_gpus_are_asked_for_and_without_any_that_is_said(three: Any, ray: Execut
     three.wait_for_nodes()
     assert [*half.results(works, 1, 1)] == [b"1"]
     three.remove_node(node)
-
-
-def test_the_example_of_a_cluster_is_one_for_its_launcher():
-    import yaml
-    from ray.autoscaler._private.util import prepare_config, validate_config
-
-    text = (Path(__file__).parents[2] / "examples" / "cluster.yaml").read_text()
-    prepared = prepare_config(yaml.safe_load(text))
-    validate_config(prepared)
-    (kind,) = prepared["available_node_types"].values()
-    assert kind["min_workers"] == prepared["max_workers"] == 2
 
 
 OWN = """

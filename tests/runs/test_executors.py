@@ -22,7 +22,7 @@ from types import SimpleNamespace
 import pytest
 from selections import plan_of, search_of
 
-from pasearch import Budget, plan_feature_selection, plan_training, search_architecture
+from pasearch import Budget, plan_training, search_architecture
 from pasearch.api.request import EXECUTORS, SearchRequest, check_executor, make_executor
 from pasearch.errors import UsageError
 from pasearch.runs import cluster
@@ -72,28 +72,6 @@ def test_results_come_in_the_order_of_the_works(executor: Executor, tmp_path: Pa
     assert bool(others) is (executor.name == "process")
 
 
-@pytest.mark.contract
-@pytest.mark.slow
-def test_processes_stay_for_the_next_round():
-    """Each takes seconds to begin: a search of many rounds begins them once."""
-    with make_executor("process", 2) as executor:
-        rounds = []
-        for _ in range(3):
-            works = [Work(key=str(n), do=partial(saying(n), "x")) for n in range(6)]
-            found = executor.results(works, 1, 2)
-            rounds.append({int(each.split()[-1]) for each in found})
-    assert rounds[1] | rounds[2] <= rounds[0]
-
-
-@pytest.mark.contract
-def test_nothing_is_begun_for_one_work_or_none():
-    with ProcessExecutor(4) as executor:
-        one = [Work(key="x", do=partial(saying(0), "x"))]
-        assert [*executor.results(one, 1, 1)] == [f"0 x {os.getpid()}".encode()]
-        assert [*executor.results([], 1, 1)] == []
-        assert not executor._begun
-
-
 @pytest.mark.unit
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:A worker stopped:UserWarning")
@@ -106,16 +84,6 @@ def test_what_a_killed_process_was_doing_is_done_again():
     works = [Work(key=str(n), do=partial(deadly, os.getpid(), n)) for n in range(4)]
     with ProcessExecutor(2) as executor:
         assert [*executor.results(works, 1, 2)] == [b"0", b"1", b"2", b"3"]
-
-
-def broken(number: int) -> bytes:
-    raise ValueError(number)
-
-
-@pytest.mark.contract
-def test_an_error_of_a_work_is_raised_here():
-    with pytest.raises(ValueError, match="3"):
-        [*LocalExecutor().results([Work(key="x", do=partial(broken, 3))], 1, 1)]
 
 
 @pytest.mark.unit
@@ -148,14 +116,6 @@ def test_without_ray_its_extra_is_named(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(cluster.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UsageError, match=r"requires Ray: pip install 'pasearch\[ray\]'"):
         SearchRequest("digits", executor="ray")
-
-
-@pytest.mark.unit
-@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed")
-def test_what_is_no_address_is_refused():
-    for address in ["", "nowhere", "127.0.0.1:x", "ray://h:1"]:
-        with pytest.raises(UsageError, match="expected host:port or auto"):
-            cluster.Cluster(1, address)
 
 
 @pytest.mark.unit
@@ -205,21 +165,6 @@ def test_a_training_with_nothing_to_hand_over_says_so():
     ]:
         with pytest.raises(UsageError, match=f"executor is 'process', but it cannot .*: {why}"):
             plan_training("digits", budget=Budget(3.0), steps=5, executor="process", recipe=recipe)
-
-
-@pytest.mark.unit
-def test_a_selection_with_nothing_to_hand_over_says_so():
-    for asked, why in [
-        ({"method": "cfs-greedy"}, "method 'cfs-greedy' trains only one model"),
-        ({"method": "subsets", "trainer": "objective"}, "one solver fits the models of all sets"),
-        ({"method": "subsets", "trainer": "dpsgd"}, None),
-    ]:
-        asked = {"executor": "process", "device": "cpu", **asked}
-        if why is None:
-            plan_feature_selection("digits", budget=Budget(3.0), **asked)
-            continue
-        with pytest.raises(UsageError, match=f"executor is 'process', but it cannot .*: {why}"):
-            plan_feature_selection("digits", budget=Budget(3.0), **asked)
 
 
 @pytest.mark.contract

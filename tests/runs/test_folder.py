@@ -38,17 +38,6 @@ def mode(path: Path) -> int:
 
 
 @pytest.mark.unit
-def test_numbers_go_up_and_are_never_reused(tmp_path: Path):
-    assert RunFolder.create(None, "digits").path == tmp_path / "runs" / "digits-1"
-    assert RunFolder.create(None, "digits").path.name == "digits-2"
-    assert RunFolder.create(None, "adult").path.name == "adult-1"
-    (tmp_path / "runs" / "digits-7").mkdir()
-    (tmp_path / "runs" / "digits-x-9").mkdir()
-    (tmp_path / "runs" / "digits-2" / "private" / "run.json").unlink()
-    assert RunFolder.create(None, "digits").path.name == "digits-8"
-
-
-@pytest.mark.unit
 def test_numbers_do_not_collide_in_a_race(tmp_path: Path):
     with ThreadPoolExecutor(8) as pool:
         made = list(pool.map(lambda _: RunFolder.create(None, "digits").path, range(16)))
@@ -96,15 +85,6 @@ def test_an_existing_path_is_refused_untouched(tmp_path: Path):
 
 
 @pytest.mark.unit
-def test_a_path_that_cannot_be_made_is_refused(tmp_path: Path):
-    (tmp_path / "file").write_text("")
-    for path in (tmp_path / "file" / "run", tmp_path / "a\0b"):
-        with pytest.raises(UsageError, match="cannot be created"):
-            RunFolder.create(path, "digits")
-    assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
-
-
-@pytest.mark.unit
 def test_what_was_made_around_a_folder_goes_with_it(tmp_path: Path):
     one, two = RunFolder.create(None, "digits"), RunFolder.create("runs/digits-9/deep/x", "digits")
     two.discard()
@@ -132,15 +112,6 @@ def test_nothing_is_left_of_a_folder_that_could_not_be_made(
     with pytest.raises(OSError, match="is full"):
         RunFolder.create(None, "digits")
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.unit
-def test_a_link_with_the_next_number_is_not_followed(tmp_path: Path):
-    (tmp_path / "runs").mkdir()
-    (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "runs" / "digits-1").symlink_to(tmp_path / "elsewhere")
-    assert RunFolder.create(None, "digits").path.name == "digits-2"
-    assert not list((tmp_path / "elsewhere").iterdir())
 
 
 @pytest.mark.unit
@@ -175,15 +146,6 @@ def test_another_folder_is_no_run(tmp_path: Path):
     folder.private.rename(tmp_path / "real")
     folder.private.symlink_to(tmp_path / "real")
     refused(folder.path)
-
-
-@pytest.mark.unit
-def test_writing_replaces_whole_files(tmp_path: Path):
-    folder = RunFolder.create("run", "digits")
-    folder.atomic_write("a.txt", "one")
-    folder.atomic_write(folder.private / "a.txt", b"two")
-    assert (folder.private / "a.txt").read_bytes() == b"two"
-    assert sorted(entry.name for entry in folder.private.iterdir()) == ["a.txt", "run.json"]
 
 
 @pytest.mark.unit
@@ -283,15 +245,6 @@ def test_a_release_appears_whole(monkeypatch: pytest.MonkeyPatch):
     RunFolder.open("run").publish({"result.json": "{}"})
     assert [entry.name for entry in folder.release.iterdir()] == ["result.json"]
     assert not (folder.private / "publishing").exists()
-
-
-@pytest.mark.unit
-def test_a_run_publishes_once():
-    folder = RunFolder.create("run", "digits")
-    folder.publish({"result.json": "1"})
-    with pytest.raises(UsageError, match="published already"):
-        folder.publish({"result.json": "2"})
-    assert (folder.release / "result.json").read_text() == "1"
 
 
 @pytest.mark.unit

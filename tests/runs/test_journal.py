@@ -75,35 +75,6 @@ def test_what_json_cannot_hold_is_refused(journal: Journal, path: Path):
 
 
 @pytest.mark.unit
-def test_one_name_may_have_values_of_several_kinds(journal: Journal, path: Path):
-    values = [1, 2.5, "three", True, None, [4], {"a": 5}, -(2**60)]
-    for number, value in enumerate(values):
-        journal.add(number, {"x": value}, number, {})
-    journal.close()
-    assert [record.parameters["x"] for record in reopened(path)] == values
-
-
-@pytest.mark.unit
-def test_optuna_reads_it(journal: Journal, path: Path):
-    import optuna
-
-    journal.add(0, PARAMETERS, 7, {})
-    journal.add(1, {"layers": [{"kind": "linear", "width": 32}]}, 9, {})
-    journal.add(2, {}, None, {})
-    journal.close()
-    study = optuna.load_study(study_name="trials", storage=f"sqlite:///{path}")
-    assert study.best_value == 9
-    assert study.best_params == {"layers.0.width": 32.0}
-    assert [trial.state.name for trial in study.trials] == ["COMPLETE", "COMPLETE", "FAIL"]
-    assert study.trials[0].params == {
-        "layers.0.width": 16.0,
-        "layers.1.width": 8.0,
-        "settings.learning_rate": 0.5,
-    }
-    assert study.trials[0].user_attrs["layers.0.kind"] == "conv"
-
-
-@pytest.mark.unit
 def test_optuna_is_silent_and_its_settings_are_left_alone(path: Path, capfd):
     import optuna
 
@@ -120,30 +91,6 @@ def test_optuna_is_silent_and_its_settings_are_left_alone(path: Path, capfd):
     finally:
         optuna.logging.set_verbosity(before)
     assert capfd.readouterr() == ("", "")
-
-
-@pytest.mark.unit
-def test_optuna_is_imported_only_when_a_journal_is_made():
-    code = "import sys, pasearch.runs.journal; sys.exit('optuna' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
-
-
-@pytest.mark.unit
-def test_any_path_will_do(tmp_path: Path):
-    path = tmp_path / "a b?x=1%20#é.sqlite"
-    made = Journal(path)
-    made.add(0, {}, 1, {})
-    made.close()
-    assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
-    assert path.stat().st_mode & 0o777 == 0o600
-    assert len(reopened(path)) == 1
-
-
-@pytest.mark.unit
-def test_another_file_is_refused(path: Path):
-    path.write_text("something else, and long enough to be looked at " * 100)
-    with pytest.raises(UsageError, match="is not a store of trials"):
-        Journal(path)
 
 
 @pytest.mark.property

@@ -157,20 +157,6 @@ def test_a_partition_outside_the_line_is_refused(ledger: Ledger):
 
 
 @pytest.mark.unit
-def test_several_partitions_are_charged_together(ledger: Ledger):
-    train, search = Partition("train"), Partition("search")
-    with ledger.charged("pca", train, search, key="pca") as records:
-        assert records == ("records of train", "records of search")
-    assert [(line, name, count) for line, name, _, count in ledger.spent()] == [
-        ("pca", "train", 1),
-        ("pca", "search", 1),
-    ]
-    with ledger.charged("pca", search, train, key="pca"):
-        pass
-    assert not any(receipt.active for receipt in (*train.receipts, *search.receipts))
-
-
-@pytest.mark.unit
 def test_all_partitions_are_charged_or_none(ledger: Ledger):
     with ledger.charged("pca", Partition("search"), key="one"):
         pass
@@ -307,12 +293,6 @@ def test_it_is_never_copied(ledger: Ledger):
 
 
 @pytest.mark.unit
-def test_a_ledger_is_never_replaced(ledger: Ledger, path: Path):
-    with pytest.raises(UsageError, match="never replaced"):
-        Ledger.create(path, LINES)
-
-
-@pytest.mark.unit
 def test_a_second_writer_is_refused(ledger: Ledger, path: Path):
     with pytest.raises(UsageError, match="in use by another process"):
         Ledger.open(path)
@@ -336,23 +316,6 @@ def test_a_worker_cannot_spend(ledger: Ledger, monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.mark.unit
-def test_other_files_are_refused(path: Path, tmp_path: Path):
-    with pytest.raises(UsageError, match="missing"):
-        Ledger.open(path)
-    path.write_bytes(b"")
-    with pytest.raises(UsageError, match="empty"):
-        Ledger.open(path)
-    path.write_text("something else, and long enough to be looked at " * 100)
-    with pytest.raises(UsageError, match="cannot be opened as a ledger"):
-        Ledger.open(path)
-    other = sqlite3.connect(tmp_path / "other.sqlite")
-    other.execute("CREATE TABLE lines (name)")
-    other.close()
-    with pytest.raises(UsageError, match="not a ledger of this version"):
-        Ledger.open(tmp_path / "other.sqlite")
-
-
-@pytest.mark.unit
 def test_the_file_is_the_owners(ledger: Ledger, path: Path):
     assert path.stat().st_mode & 0o777 == 0o600
 
@@ -363,16 +326,6 @@ def test_a_plan_needs_distinct_lines(path: Path):
         with pytest.raises(UsageError, match="needs items"):
             Ledger.create(path, lines)
         assert not path.exists()
-
-
-@pytest.mark.unit
-def test_a_line_is_checked():
-    for change in (
-        {"name": ""}, {"name": 3}, {"partition": ""}, {"event": "gaussian"}, {"count": 0},
-        {"count": 1.0}, {"count": True},
-    ):  # fmt: skip
-        with pytest.raises(UsageError):
-            Line(**({"name": "score", "partition": "test", "event": SCORE, "count": 1} | change))
 
 
 CHILD = """

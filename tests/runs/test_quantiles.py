@@ -13,14 +13,12 @@ from hypothesis import strategies as st
 from scipy.stats import beta, norm
 
 from pasearch.accounting.events import Gaussian
-from pasearch.errors import UsageError
 from pasearch.runs import estimates, sums
 from pasearch.runs.estimates import (
     JOINED_LOWER_EDGES,
     JOINED_UPPER_EDGES,
     MIDDLE_BIN,
     NumberBins,
-    cut_bins,
     exact_bin_edges,
     make_cell_edges,
 )
@@ -68,23 +66,6 @@ class TestEdges:
         assert max(np.delete(shares(values, edges), zero)) < 0.15
 
     @pytest.mark.unit
-    def test_of_whole_numbers_tell_the_frequent_ones_apart(self):
-        values = np.random.default_rng(3).choice(
-            [7.0, 9.0, 10.0, 13.0], 4000, p=[0.1, 0.4, 0.3, 0.2]
-        )
-        _, _, edges = NumberBins(noise_multiplier=3.0, most=10).release(values, stream())
-        places = np.searchsorted(edges, [7.0, 9.0, 10.0, 13.0], side="right")
-        assert len(set(places.tolist())) >= 3
-
-    @pytest.mark.unit
-    def test_declared_bounds_are_kept(self):
-        values = np.exp(3.0 * np.random.default_rng(4).standard_normal(2000))
-        mechanism = NumberBins(noise_multiplier=2.0, most=10)
-        low, high, edges = mechanism.release(values, stream(), (0.5, 50.0))
-        assert (low, high) == (0.5, 50.0)
-        assert all(0.5 < edge < 50.0 for edge in edges)
-
-    @pytest.mark.unit
     @settings(max_examples=200, deadline=None)
     @given(
         st.sampled_from([40, 40_000]),
@@ -114,19 +95,6 @@ class TestEdges:
         assert np.diff([low, *edges, high]) == pytest.approx((high - low) / 10)
 
     @pytest.mark.unit
-    def test_the_order_of_records_says_nothing(self):
-        values = np.exp(np.random.default_rng(6).standard_normal(500))
-        mechanism = NumberBins(noise_multiplier=4.0, most=8)
-        assert mechanism.release(values, stream()) == mechanism.release(values[::-1], stream())
-
-    @pytest.mark.unit
-    def test_at_most_so_many_as_are_asked_for(self):
-        for most in [1, 2, 3, 40]:
-            values = np.random.default_rng(7).standard_normal(3000)
-            _, _, edges = NumberBins(noise_multiplier=1.0, most=most).release(values, stream())
-            assert len(edges) <= most - 1
-
-    @pytest.mark.unit
     def test_without_noise_they_are_the_quantiles(self):
         values = np.arange(1000.0)
         assert exact_bin_edges(values, 0.0, 999.0, 4) == pytest.approx((250, 500, 750))
@@ -137,18 +105,8 @@ class TestEdges:
         assert found[0] <= 1.0, "what is often repeated has a bin of its own"
         assert shares(spike[9000:], found[1:]) == pytest.approx(1 / len(found), abs=0.01)
 
-    @pytest.mark.unit
-    def test_other_numbers_are_refused(self):
-        for sigma, most in [(0.0, 10), (math.nan, 10), (1.0, 0)]:
-            with pytest.raises(UsageError):
-                NumberBins(noise_multiplier=sigma, most=most)
-
 
 class TestCells:
-    @pytest.mark.unit
-    def test_nothing_counted_gives_no_edges(self):
-        assert cut_bins(np.array([0.0, 1.0, 2.0]), np.array([-1.0, -2.0]), 10) == ()
-
     @pytest.mark.unit
     def test_a_bin_of_many_is_cut_and_bins_of_few_are_joined(self):
         noisy = np.zeros(len(JOINED_UPPER_EDGES))

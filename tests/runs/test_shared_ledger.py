@@ -22,7 +22,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.integrate import quad
 from scipy.stats import norm
-from shortcuts import rdp_price
 
 from pasearch.accounting.accountants import price
 from pasearch.accounting.budget import Budget
@@ -35,13 +34,10 @@ from pasearch.accounting.events import (
     Geometric,
     NoRelease,
     PoissonGaussian,
-    RepeatAndSelect,
     SelfComposition,
     TruncatedPoissonGaussian,
-    WorstCase,
 )
 from pasearch.accounting.renyi import rdp_curve
-from pasearch.accounting.selection import RunCountDistribution
 from pasearch.errors import BudgetError, UsageError
 from pasearch.runs import folder
 from pasearch.runs import shared_ledger as module
@@ -236,16 +232,6 @@ def test_other_files_and_folders_are_refused(tmp_path: Path):
 
 
 @pytest.mark.unit
-def test_of_two_that_make_the_file_one_total_stays(path: Path, monkeypatch: pytest.MonkeyPatch):
-    SharedLedger.open(path, Budget(3.0, DELTA))
-    monkeypatch.setattr(module.os.path, "lexists", lambda path: False)
-    with pytest.raises(UsageError, match="total of a ledger cannot change"):
-        SharedLedger.open(path, Budget(4.0, DELTA))
-    assert SharedLedger.open(path, Budget(3.0, DELTA)).total() == Budget(3.0, DELTA)
-    assert [each.name for each in path.parent.iterdir()] == [path.name]
-
-
-@pytest.mark.unit
 def test_a_copy_is_the_same_shared(shared: SharedLedger):
     from sklearn.base import clone
 
@@ -264,26 +250,7 @@ def test_a_copy_is_the_same_shared(shared: SharedLedger):
     assert reserved(shared.path) == ["run 0", "run 1"]
 
 
-@pytest.mark.unit
-def test_a_relative_path_stays_the_same_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.chdir(tmp_path)
-    shared = SharedLedger.open("a", Budget(1.0, DELTA))
-    (tmp_path / "elsewhere").mkdir()
-    monkeypatch.chdir(tmp_path / "elsewhere")
-    shared.reserve("run", SMALL, N)
-    assert reserved(tmp_path / "a") == ["run"]
-
-
 # --- reserving ---
-
-
-@pytest.mark.unit
-def test_the_first_run_costs_its_own_price(path: Path):
-    shared = SharedLedger.open(path, Budget(1.0, DELTA))
-    worst = price(WorstCase(events=tuple(PLAN.values())), DELTA).epsilon
-    assert shared.reserve("a", PLAN, N).epsilon == pytest.approx(worst)
-    assert shared.spent().epsilon == pytest.approx(worst)
-    assert 0.99 < worst <= 1.0
 
 
 @pytest.mark.unit
@@ -360,14 +327,6 @@ def test_a_run_without_a_price_is_refused(shared: SharedLedger):
     with pytest.raises(UsageError, match="no bound for"):
         shared.reserve("a", {"train": pair}, N)
     assert reserved(shared.path) == []
-
-
-@pytest.mark.unit
-def test_a_run_that_releases_nothing_private_is_free(shared: SharedLedger):
-    nothing = {"train": NoRelease(), "public": SelfComposition(event=NoRelease(), count=3)}
-    assert shared.reserve("a", nothing, N).epsilon == 0
-    one = {"train": NoRelease(), "test": Geometric(epsilon=0.9)}
-    assert 0.899 <= shared.reserve("b", one, N).epsilon < 0.901
 
 
 @pytest.mark.unit
@@ -680,15 +639,6 @@ def test_a_curve_of_a_noisy_count_is_its_two_valued_law():
 
 
 @pytest.mark.unit
-def test_a_curve_that_is_kept_is_not_changed_by_who_is_given_it():
-    first = loss_curve(Geometric(epsilon=0.7), 1e-7).copy()
-    for _ in range(2):
-        curve = loss_curve(Geometric(epsilon=0.7), 1e-7)
-        assert np.array_equal(curve, first)
-        curve *= 0.0
-
-
-@pytest.mark.unit
 def test_a_curve_without_a_bound_is_infinite():
     assert np.all(np.isinf(loss_curve(Gaussian(noise_multiplier=1.0), 1e-16)))
     assert np.all(np.isinf(loss_curve(Gaussian(noise_multiplier=0.01), 1e-6)))
@@ -749,36 +699,6 @@ def test_the_price_is_above_the_exact_one_of_gaussians():
         assert exact < found < 1.45 * exact
 
 
-@pytest.mark.oracle
-def test_ten_runs_cost_little_more_than_a_fixed_plan():
-    for plan, ratio in [
-        (PLAN, 1.01),
-        ({"train": TRAIN, "test": Geometric(epsilon=0.1)}, 1.35),
-        (
-            {
-                "train": RepeatAndSelect(TRAIN, RunCountDistribution(10, 0.0)),
-                "test": RepeatAndSelect(Geometric(epsilon=0.2), RunCountDistribution(10, 0.0)),
-            },
-            1.2,
-        ),
-        ({"train": RepeatAndSelect(TRAIN, RunCountDistribution(10, 0.0, cap=40))}, 1.2),
-    ]:
-        worst = module.worst_partition_event(plan)
-        ten = priced([worst] * 10)
-        fixed = price(SelfComposition(event=worst, count=10), DELTA).epsilon
-        assert fixed * 0.97 <= ten <= fixed * ratio
-        assert ten <= 10 * price(worst, DELTA / 10).epsilon * 1.005
-        if not any(isinstance(event, RepeatAndSelect) for event in plan.values()):
-            assert ten < rdp_price(SelfComposition(event=worst, count=10), DELTA).epsilon * 1.25
-
-
-@pytest.mark.property
-def test_another_run_never_costs_less():
-    events = [module.worst_partition_event(MENU[choice]) for choice in (3, 1, 0, 4, 2, 3, 1, 5)]
-    totals = [priced(events[:count]) for count in range(len(events) + 1)]
-    assert totals == sorted(totals)
-
-
 @pytest.mark.contract
 @pytest.mark.parametrize(("total", "before"), [(2.3, (1.0, 1.0)), (5.0, (1.0, 2.0)), (1.2, (0.5,))])
 def test_a_run_that_trains_and_scores_fits_where_that_is_said(
@@ -797,22 +717,6 @@ def test_a_run_that_trains_and_scores_fits_where_that_is_said(
     for share, fits in ((1.0, True), (1.25, False)):
         found = SharedLedger.forecast(shared.path, None, events(share * told), 3000)
         assert found.fits is fits
-
-
-@pytest.mark.unit
-def test_of_a_large_delta_something_is_said_too(tmp_path: Path):
-    """With so much noise that delta alone pays for it, a release costs no epsilon."""
-    shared = SharedLedger.open(tmp_path / "all", Budget(1.5, 1e-3))
-    shared.reserve("first", {"train": Gaussian(4.0)}, 200)
-    assert 0.0 < SharedLedger.forecast(shared.path, None, {"t": Gaussian(50.0)}, 200).left < 1.5
-
-
-@pytest.mark.unit
-def test_a_refusal_says_when_nothing_fits(tmp_path: Path):
-    shared = SharedLedger.open(tmp_path / "all", Budget(1.062, 1e-6))
-    shared.reserve("first", {"train": Gaussian(4.0)}, 1000)
-    with pytest.raises(BudgetError, match="Almost nothing fits"):
-        shared.reserve("second", {"train": Gaussian(1.0)}, 1000)
 
 
 OF_0_1 = Path(__file__).parent / "fixtures" / "ledger-0.1.0.sqlite"

@@ -432,25 +432,6 @@ def test_a_run_is_the_same_wherever_its_trials_are(
 
 
 @pytest.mark.contract
-def test_digits_from_the_command_line(storage: str, run: Any, tmp_path: Path):
-    """PAAS, whose later rounds follow from stored scores."""
-    asked = ("arch", "digits", "--strategy", "paas", "--candidates", 2, "--generations", 2,
-             "--steps", 5, "--eps", 8, "--seed", 5)  # fmt: skip
-    code, _, err = run(*asked, "--out", "own")
-    assert code == 0, err
-    code, out, err = run(*asked, "--out", "x", "--storage", storage)
-    assert code == 0, err
-    assert f"Trials: stored in {of(storage)}. Anybody who can read this {of(storage).kind}" in out
-    assert PASSWORD not in out + err
-    own, shared = (
-        json.loads((tmp_path / each / "release" / "result.json").read_text())
-        for each in ("own", "x")
-    )
-    assert outcome(own) == outcome(shared)
-    assert len(shared["trials"]) == 4
-
-
-@pytest.mark.contract
 def test_a_copy_of_the_folder_is_resumed_on_another_machine(
     storage: str, usual: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -630,22 +611,3 @@ def test_a_run_that_has_no_room_leaves_no_study(storage: str, tmp_path: Path):
     names = optuna.get_all_study_names(storage=journal._store.storage)
     assert names == ["look"]
     journal.close()
-
-
-@pytest.mark.contract
-def test_a_study_that_holds_another_run_is_refused(storage: str, tmp_path: Path):
-    stopped(tmp_path / "a", storage, 1, seed=3)
-    stopped(tmp_path / "b", storage, 1, seed=4)
-    shutil.copy(tmp_path / "a" / "private" / "study.json", tmp_path / "b" / "private")
-    with pytest.raises(UsageError, match="with keys of another run"):
-        resume(tmp_path / "b", data=arrays(), storage=storage)
-    (tmp_path / "b" / "private" / "study.json").write_text("{}")
-    with pytest.raises(UsageError, match="is damaged"):
-        resume(tmp_path / "b", data=arrays(), storage=storage)
-
-
-@pytest.mark.unit
-def test_a_run_that_has_its_own_store_takes_no_other(tmp_path: Path):
-    stopped(tmp_path / "x", None, 1)  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="in its own folder: leave `storage=` out"):
-        resume(tmp_path / "x", data=arrays(), storage=tmp_path / "t.log")

@@ -61,21 +61,6 @@ class TestWholeNumbers:
         assert pvalue(1 / 1.5) < 1e-9
         assert drawn.std() == pytest.approx(noise.standard_deviation, rel=0.06)
 
-    @pytest.mark.oracle
-    @pytest.mark.parametrize("most", [1, 3])
-    def test_every_record_of_every_small_data_set_is_worth_epsilon_at_most(self, most: int):
-        epsilon, worst = 0.8, 0.0
-        shown = np.arange(-40, 60)
-
-        def logs(total: int) -> np.ndarray:
-            return -epsilon / most * np.abs(shown - total)
-
-        for records in itertools.product(range(most + 1), repeat=3):
-            for gone in range(3):
-                fewer = sum(records) - records[gone]
-                worst = max(worst, float(np.abs(logs(sum(records)) - logs(fewer)).max()))
-        assert worst == pytest.approx(epsilon)
-
     @pytest.mark.statistical
     @pytest.mark.parametrize(("assumed", "caught"), [(10, False), (5, True), (1, True)])
     def test_an_audit_sees_a_sensitivity_that_is_too_small(self, assumed: int, caught: bool):
@@ -111,12 +96,6 @@ class TestWholeNumbers:
             assert "7531" not in str(caught.value)
 
     @pytest.mark.unit
-    def test_other_numbers_are_refused(self):
-        for epsilon, most in [(0, 1), (math.nan, 1), (1.0, 0), (1.0, 2.0)]:
-            with pytest.raises(UsageError):
-                NoisySum(epsilon=epsilon, most=most)  # type: ignore[arg-type]
-
-    @pytest.mark.unit
     def test_the_event_is_pure_and_no_count(self):
         assert NoisySum(epsilon=0.5, most=10).event == PureDP(epsilon=0.5)
 
@@ -143,27 +122,6 @@ class TestBoundedRows:
                 np.testing.assert_allclose(*same, rtol=1e-9, atol=1e-300)
 
     @pytest.mark.unit
-    def test_of_any_width_and_size_are_right(self):
-        for scale in [1e-320, 1e-160, 0.1, 1.0, 1e160, 1e308]:
-            for d in [1, 3, 784, 100_000]:
-                rng = Keys.from_seed(3).stream("x").generator()
-                x = rng.uniform(-1, 1, (2, d)) * scale
-                rows = clip_rows(x, np.array([True, True]))
-                for row in rows:
-                    assert math.fsum(row**2) <= 1 + 1e-15
-                if scale > 1:
-                    assert math.fsum(rows[0] ** 2) == pytest.approx(1.0)
-
-    @pytest.mark.unit
-    def test_just_outside_are_brought_within(self):
-        for d in (2, 3, 50, 1000):
-            x = np.full((1, d), 1 / math.sqrt(d))
-            for _ in range(3):
-                x = np.nextafter(x, 2)
-            row = clip_rows(x, np.array([True]))[0]
-            assert sum(Fraction(float(v)) ** 2 for v in row) <= 1
-
-    @pytest.mark.unit
     def test_of_null_records_are_0_and_each_row_is_by_itself(self):
         x = np.array([[3.0, 4.0], [0.3, 0.4], [math.nan, 0.1], [math.inf, 0.0], [5.0, 5.0]])
         valid = np.array([True, True, True, True, False])
@@ -174,11 +132,6 @@ class TestBoundedRows:
             np.testing.assert_array_equal(alone[0], rows[i])
         assert x[0, 0] == 3.0  # a new array
         assert clip_rows(np.ones((2, 3), dtype=np.float32), valid[:2]).dtype == np.float64
-
-    @pytest.mark.unit
-    def test_of_nothing_are_nothing(self):
-        for shape in [(0, 3), (3, 0)]:
-            assert clip_rows(np.ones(shape), np.ones(shape[0], dtype=bool)).shape == shape
 
     @pytest.mark.unit
     def test_of_other_shapes_are_refused(self):
@@ -227,14 +180,6 @@ class TestSensitivities:
     def test_are_seen_to_be_more_without_the_bound(self):
         assert max(self.changes(self.total, self.unbounded)) > 3
         assert max(self.changes(self.upper, self.unbounded)) > 9
-
-    @pytest.mark.oracle
-    def test_of_x_x_have_no_more_room_in_any_direction(self):
-        rng = Keys.from_seed(4).stream("x").generator()
-        rows = clip_rows(rng.normal(size=(500, 4)) * 3, np.ones(500, dtype=bool))
-        for row in rows:
-            outer = np.outer(row, row)
-            assert np.linalg.norm(outer[np.triu_indices(4)]) <= np.linalg.norm(outer) <= 1 + 1e-12
 
 
 class TestGaussianSums:
@@ -302,15 +247,6 @@ class TestGaussianSums:
         assert abs(np.corrcoef(first, shaped.ravel())[0, 1]) < 0.5
 
     @pytest.mark.unit
-    def test_keep_shape_and_leave_the_input_alone(self):
-        mechanism, total = GaussianSum(noise_multiplier=1.0), np.ones((2, 3, 4))
-        released = mechanism.release(total.transpose(), Keys().stream("x"))
-        assert released.shape == (4, 3, 2)
-        assert released.dtype == np.float64
-        assert (total == 1).all()
-        assert mechanism.release(np.zeros(0), Keys().stream("x")).shape == (0,)
-
-    @pytest.mark.unit
     def test_other_arrays_are_refused(self):
         for total in [[7531.0], np.ones(3, dtype=np.float32), np.ones(3, dtype=int)]:
             with pytest.raises(UsageError, match="float64"):
@@ -332,12 +268,6 @@ class TestGaussianSums:
                     np.array([7531.0, bad]), Keys().stream("x")
                 )
             assert "7531" not in str(caught.value)
-
-    @pytest.mark.unit
-    def test_other_noise_is_refused(self):
-        for sigma in [0, -1.0, math.nan, math.inf, True, "1", None]:
-            with pytest.raises(UsageError, match="noise_multiplier is"):
-                GaussianSum(noise_multiplier=sigma)  # type: ignore[arg-type]
 
     @pytest.mark.unit
     def test_the_event_is_a_gaussian(self):
@@ -391,14 +321,6 @@ class TestAuditOfGaussianSums:
             return np.where(valid[:, None], x, 0.0)
 
         assert self.audit(unbounded, second_moments, above=2.0) > self.claimed()
-
-    @pytest.mark.statistical
-    @pytest.mark.parametrize("second_moments", [False, True])
-    def test_sees_rows_bounded_to_3(self, second_moments: bool):
-        def loose(x: np.ndarray, valid: np.ndarray) -> np.ndarray:
-            return 3 * clip_rows(x / 3, valid)
-
-        assert self.audit(loose, second_moments, above=2.0) > self.claimed()
 
     @pytest.mark.statistical
     @pytest.mark.parametrize("second_moments", [False, True])

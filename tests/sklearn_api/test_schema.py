@@ -11,8 +11,7 @@ import pytest
 from sklearn.base import clone
 from sklearn.pipeline import make_pipeline
 
-import pasearch
-from pasearch import PAFS, PrivateCFS, PrivatePCA, Schema, UsageError
+from pasearch import PAFS, PrivateCFS, PrivatePCA, UsageError
 from pasearch import PrivateArchitectureSearchClassifier as Classifier
 from pasearch import PrivateArchitectureSearchRegressor as Regressor
 
@@ -44,16 +43,6 @@ def records() -> tuple[pd.DataFrame, np.ndarray]:
     return x, (x["age"] > 50).to_numpy(int)
 
 
-@pytest.fixture
-def forms(tmp_path: Path) -> dict[str, Any]:
-    """The same schema in each form that it may have."""
-    schema = pasearch.plan_training(records()[0].assign(income="0"), schema=SCHEMA).schema
-    assert isinstance(schema, Schema)
-    (tmp_path / "s.toml").write_text(schema.to_toml_text())
-    return {"dict": SCHEMA, "schema": schema, "path": tmp_path / "s.toml",
-            "text": str(tmp_path / "s.toml")}  # fmt: skip
-
-
 @pytest.mark.contract
 def test_nothing_that_it_declares_is_estimated():
     for kind in KINDS:
@@ -67,17 +56,6 @@ def test_nothing_that_it_declares_is_estimated():
         }  # fmt: skip
         bare = KINDS[kind](None).fit(x, y)
         assert "age" in " ".join(bare.result_.document["estimated_privately"])
-
-
-@pytest.mark.contract
-@pytest.mark.parametrize("form", ["dict", "schema", "path", "text"])
-def test_every_form_says_the_same(forms: dict[str, Any], form: str):
-    x, y = records()
-    fitted = Classifier(schema=forms[form], **SMALL).fit(x, y)
-    assert fitted.result_.schema.columns == Schema.from_toml(forms["path"]).columns
-    assert fitted.classes_.tolist() == [0, 1], "as y has them"
-    assert set(fitted.predict(x)) <= {0, 1}
-    assert fitted.score(x, y) > 0.6
 
 
 @pytest.mark.unit
@@ -97,14 +75,6 @@ def test_columns_that_it_does_not_name_are_estimated():
         "estimated_privately"])  # fmt: skip
     assert "age" in named
     assert "city" not in named
-
-
-@pytest.mark.unit
-def test_an_array_has_numbered_columns():
-    x, y = records()
-    declared = {"target": "y", "columns": {"x0": {"low": 18, "high": 90}}}
-    fitted = PrivateCFS(epsilon=8.0, schema=declared, classes=[0, 1]).fit(x[["age"]].to_numpy(), y)
-    assert fitted.result_.document["estimated_privately"] == []
 
 
 @pytest.mark.contract
