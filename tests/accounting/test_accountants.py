@@ -111,10 +111,6 @@ class TestEveryEvent:
         for event in EXAMPLES:
             assert fast_price(event, DELTA).epsilon >= price(event, DELTA).epsilon - 1e-12
 
-    def test_public_parts_are_free(self):
-        for event in EXAMPLES:
-            assert price(Composition((NoRelease(), event)), DELTA) == price(event, DELTA)
-
     def test_worst_costs_the_dearest(self):
         for event in EXAMPLES:
             cheap = Gaussian(50.0)
@@ -290,16 +286,6 @@ class TestApproximateReleases:
         assert price(rest, DELTA).epsilon <= found
         assert found <= price(rest, DELTA - 9e-7).epsilon * (1 + 1e-3)
 
-    @pytest.mark.property
-    @settings(max_examples=30)
-    @given(st.floats(0.01, 3), st.floats(1e-12, 1e-4), st.integers(1, 12))
-    def test_copies_cost_what_their_self_composition_does(self, epsilon, delta, count):
-        event = ApproximateDP(epsilon, delta)
-        once, copies = SelfComposition(event, count), Composition((event,) * count)
-        assert price(once, 0.01) == price(copies, 0.01)
-        assert rdp_price(once, 0.01) == rdp_price(copies, 0.01)
-        assert compute_delta(once, 1.0) == compute_delta(copies, 1.0)
-
     def test_of_epsilon_0_only_take_their_delta_from_the_rest(self):
         for count in [1, 15, 300]:
             leak = 1e-6 / count
@@ -441,14 +427,6 @@ class TestTraps:
         for epsilon in [-1, math.nan, math.inf, "1", None]:
             with pytest.raises(UsageError, match="epsilon"):
                 compute_delta(Gaussian(1.0), epsilon)
-
-    def test_extreme_noise_has_a_price_that_holds(self):
-        for sigma in [1e-3, 0.05, 1e4]:
-            found = price(SelfComposition(PoissonGaussian(0.01, sigma), 100), DELTA)
-            assert math.isfinite(found.epsilon)
-            assert found.epsilon >= 0
-            if sigma < 0.1:  # a record in the sample is as good as published
-                assert found.epsilon > 50
 
     def test_nothing_released_costs_nothing(self):
         assert price(NoRelease(), DELTA).epsilon == 0.0

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import numpy as np
 import pytest
-from scipy.optimize import minimize_scalar
 from scipy.special import airy, airye
 
 from pasearch.accounting import calibration as comparison
@@ -31,8 +30,6 @@ from pasearch.accounting.densities import (
     VarianceGamma,
     tabulate_density,
 )
-from pasearch.accounting.events import PoissonGaussian
-from pasearch.accounting.renyi import epsilon_from_rdp, rdp_curve
 from pasearch.errors import BudgetError, UsageError
 
 FEW = ORDERS[:31]
@@ -80,24 +77,6 @@ def compare_divergence(
     return sorted(rows, key=lambda row: row.mean_absolute)
 
 
-def best_of_family(
-    family: Callable[[float], Density], low: float, high: float, *args: object
-) -> CalibratedDensity:
-    """Return the member of a family of the least l1 error at this price, about."""
-    seen: dict[float, CalibratedDensity] = {}
-
-    def loss(dial: float) -> float:
-        parameter = min(high, max(low, math.exp(dial)))
-        seen[parameter] = compare_densities([family(parameter)], *args, orders=FEW)[0]
-        return seen[parameter].mean_absolute
-
-    ends = math.log(low), math.log(high)
-    for end in ends:
-        loss(end)
-    minimize_scalar(loss, bounds=ends, method="bounded", options={"xatol": 0.02, "maxiter": 16})
-    return min(seen.values(), key=lambda row: row.mean_absolute)
-
-
 @pytest.mark.unit
 def test_rows_cost_the_same_and_come_by_their_l1_error():
     rows = compare_densities(
@@ -138,17 +117,6 @@ def test_no_law_gains_much_l1_where_shifts_are_small():
 
 
 @pytest.mark.unit
-def test_the_best_power_is_found():
-    """On one coordinate 1.5 is better than the Gaussian's 2 in both errors; the best is between."""
-    args = ONE, 0.03, 1000, 3.0, 1e-5
-    gaussian = compare_densities([GaussianNoise()], *args, orders=FEW)[0]
-    found = best_of_family(lambda p: GeneralisedNormal(power=p), 1.2, 3.0, *args)
-    assert 1.2 < found.density.power < 1.7
-    assert found.mean_absolute < 0.95 * gaussian.mean_absolute
-    assert found.price <= 3.0
-
-
-@pytest.mark.unit
 def test_bad_targets_are_refused():
     for target in [0.0, float("nan"), -1.0]:
         with pytest.raises(UsageError, match="epsilon"):
@@ -168,13 +136,6 @@ class TestTheScale:
 
         assert cost(scale) <= 2.0
         assert cost(scale / 1.001) > 2.0
-
-    def test_it_agrees_with_what_else_prices_a_gaussian(self):
-        scale = compare_densities([GaussianNoise()], ONE, 0.03, 1000, 3.0, 1e-5, orders=MANY)[
-            0
-        ].density.scale
-        curve = 1000 * rdp_curve(PoissonGaussian(0.03, scale), ORDERS)
-        assert epsilon_from_rdp(curve, 1e-5, ORDERS) == pytest.approx(3.0, rel=1e-3)
 
     def test_a_budget_that_no_scale_meets_is_refused(self, monkeypatch):
         monkeypatch.setattr(comparison, "compute_epsilon", lambda *_: math.inf)

@@ -28,7 +28,7 @@ from pasearch.spaces.portfolio import (
     data_kind_of,
     load_study,
 )
-from pasearch.spaces.space import Portfolio, make_space
+from pasearch.spaces.space import make_space
 
 KINDS = ("image", "photo", "arrays", "table", "regression")
 SHAPES: dict[str, list[tuple[int, ...]]] = {
@@ -220,17 +220,3 @@ class TestReading:
         assert set(SMALL.without_data_set("three").signals) == {"one", "two"}
         assert set(left.without_data_set("two").signals) == {"two"}
         assert set(SMALL.signals) == {"one", "two"}, "the study itself is kept"
-
-    @pytest.mark.unit
-    def test_so_does_the_shipped_one(self):
-        for kind in KINDS:
-            for name in STUDIES[kind].signals:
-                assert (name in STUDIES[kind].without_data_set(name).signals) == (
-                    len(STUDIES[kind].signals) < 2
-                )
-
-    @pytest.mark.unit
-    def test_is_a_portfolio_of_all_entries(self):
-        made = SMALL.portfolio()
-        assert isinstance(made, Portfolio)
-        assert made.count() == 3

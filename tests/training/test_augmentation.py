@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from pasearch.errors import UsageError
 from pasearch.runs.keys import Keys
-from pasearch.spaces.modules import KeyedDropout, Lstm, WeightStandardisedConv2d
+from pasearch.spaces.modules import Lstm, WeightStandardisedConv2d
 from pasearch.training import layer_rules
 from pasearch.training.augmentation import AUGMENTATIONS, MAX_VIEWS, Augmentation
 from pasearch.training.clipping import (
@@ -54,18 +54,6 @@ def shifted(picture: Tensor, down: int, right: int, mirror: bool) -> Tensor:
     return view
 
 
-def read(view: Tensor, picture: Tensor, most: int) -> list[tuple[int, int, bool]]:
-    """Return every shift and mirror that makes this view of the picture."""
-    around = range(-most, most + 1)
-    return [
-        (down, right, mirror)
-        for down in around
-        for right in around
-        for mirror in (False, True)
-        if torch.equal(view, shifted(picture, down, right, mirror))
-    ]
-
-
 @pytest.mark.oracle
 def test_views_are_shifts_and_mirror_images_side_by_side():
     for flip in [False, True]:
@@ -83,20 +71,6 @@ def test_views_are_shifts_and_mirror_images_side_by_side():
                         x[k // 3], int(moves[0, k]), int(moves[1, k]), bool(mirrored[k])
                     )
                     assert torch.equal(view, expected)
-
-
-@pytest.mark.property
-@settings(max_examples=20)
-@given(
-    shift=st.integers(0, 2), flip=st.booleans(), views=st.integers(1, 4), step=st.integers(0, 99)
-)
-def test_every_view_is_one_of_its_own_record_alone(shift: int, flip: bool, views: int, step: int):
-    x = image(3, 5, 6)
-    made = Augmentation(views=views, shift=shift, flip=flip).apply(x, generator(step))
-    for k, view in enumerate(made):
-        (found,) = read(view, x[k // views], shift)
-        assert flip or not found[2]
-        assert all(not read(view, x[other], shift) for other in range(3) if other != k // views)
 
 
 @pytest.mark.statistical
@@ -141,12 +115,6 @@ def test_views_are_drawn_without_looking_at_a_value():
     assert torch.equal(ours[kept], theirs[kept])
     # Where a view has no pixel there is 0, whatever the record holds.
     assert torch.equal(torch.isnan(theirs[3:6]), ours[3:6] != 0)
-
-
-@pytest.mark.unit
-def test_one_view_that_does_not_move_is_the_record():
-    x = image(5, 2, 4, 4)
-    assert torch.equal(Augmentation(views=1, shift=0).apply(x, generator()), x)
 
 
 @pytest.mark.unit
@@ -419,12 +387,3 @@ def test_an_average_in_pieces_is_the_same(name: str, monkeypatch: pytest.MonkeyP
     monkeypatch.setitem(layer_rules.MAX_UNFOLDED, "cpu", 1)
     pieces = bounded(network, x, own, FlatClipping(clip_norm=0.4), everyone())[0]
     assert all(torch.allclose(a, b, rtol=1e-9) for a, b in zip(whole, pieces, strict=True))
-
-
-@pytest.mark.unit
-def test_views_of_a_record_may_have_dropout_of_their_own():
-    network = nn.Sequential(nn.Flatten(), KeyedDropout(0.5), nn.Linear(36, 3)).train()
-    _, x, own = made("dense", torch.float32)
-    network[1].reseed(3)  # pyright: ignore
-    sums, _ = bounded(network, x, own, FlatClipping(clip_norm=0.4), everyone())
-    assert 0 < norm(sums) <= BATCH * 0.4

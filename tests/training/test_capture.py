@@ -16,7 +16,7 @@ from pasearch.data.partitions import Records
 from pasearch.data.threads import use_threads
 from pasearch.errors import UsageError
 from pasearch.runs.keys import Keys
-from pasearch.spaces.modules import KeyedDropout, Lstm, RowSequence, SkipConcat, TemperedSigmoid
+from pasearch.spaces.modules import Lstm, RowSequence, SkipConcat, TemperedSigmoid
 from pasearch.training import trainer
 from pasearch.training.clipping import FlatClipping
 from pasearch.training.layer_rules import GENERAL_RULE, RULES, run_lstm_backward, run_lstm_forward
@@ -173,14 +173,6 @@ def test_a_layer_that_overwrites_its_input_is_refused():
             sums_of(Hidden(network) if hidden else network, x.flatten(1), loss)
 
 
-@pytest.mark.unit
-def test_nothing_is_hung_on_a_network():
-    network, x, loss = made("convolutions")
-    sums_of(Hidden(network), x, loss)
-    assert not any(module._forward_hooks for module in network.modules())
-    assert all(p.grad is None for p in network.parameters())
-
-
 @pytest.mark.oracle
 def test_the_gradient_of_a_loss_is_autograds():
     for numbers in [False, True]:
@@ -269,13 +261,6 @@ def test_a_finished_network_shares_no_buffer():
     assert sizes == {0}
     with pytest.raises(UsageError, match="moved or replaced"):
         running.step()
-
-
-@pytest.mark.unit
-def test_dropout_of_a_chain_is_drawn_anew_at_every_step():
-    network = nn.Sequential(nn.Flatten(), nn.Linear(12, 8), KeyedDropout(0.5), nn.Linear(8, 3))
-    assert len(PreparedNetwork(network).keyed) == 1
-    assert training(network).step()
 
 
 @pytest.mark.unit

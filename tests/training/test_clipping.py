@@ -42,7 +42,6 @@ KINDS = [
     AutoSClipping(bound=3.0, gamma=1e-6),
 ]
 NAMES = [f"{kind.name}-{kind.sensitivity}" for kind in KINDS]
-NORMS = [0.0, 1e-45, 1e-38, 1e-30, 1e-6, 0.5, 1.0, 1.0000001, 7.0, 1e10, 2.0**64, 1e30]
 LARGEST = 2.0**64  # the root of a float32, as every computed norm is
 each_kind = pytest.mark.parametrize("kind", KINDS, ids=NAMES)
 
@@ -51,13 +50,6 @@ def scaled(kind: ClippingMethod, norm: float) -> float:
     """Return the norm of a bounded gradient, in double precision."""
     stored = torch.tensor([norm], dtype=torch.float32)
     return stored.double().item() * kind.factors(stored).double().item()
-
-
-@pytest.mark.contract
-def test_a_scaled_norm_is_within_the_sensitivity():
-    for kind in KINDS:
-        for norm in NORMS:
-            assert scaled(kind, norm) <= kind.sensitivity
 
 
 @pytest.mark.property
@@ -94,14 +86,6 @@ def test_a_norm_that_is_not_finite_gets_the_factor_0():
             assert factors[1] > 0.0
 
 
-@pytest.mark.contract
-def test_each_record_has_the_factor_it_has_alone():
-    for kind in KINDS:
-        norms = torch.tensor(NORMS)
-        alone = torch.cat([kind.factors(norm[None]) for norm in norms])
-        assert torch.equal(kind.factors(norms), alone)
-
-
 @pytest.mark.unit
 def test_flat_leaves_small_gradients_as_they_are_and_shortens_large_ones_to_the_bound():
     factors = FlatClipping(clip_norm=2.0).factors(torch.tensor([0.0, 1.0, 1.99, 4.0]))
@@ -115,18 +99,6 @@ def test_auto_s_scales_by_its_formula():
     assert factors.tolist() == pytest.approx(
         [20.0, 2.0 / (0.1 * NORM_SLACK + 0.1), 2.0 / (10 * NORM_SLACK + 0.1)], rel=1e-6
     )
-
-
-@pytest.mark.unit
-def test_auto_s_keeps_the_order_of_norms():
-    norms = torch.linspace(0.0, 5.0, 50)
-    assert ((norms * AutoSClipping().factors(norms)).diff() > 0).all()
-
-
-@pytest.mark.contract
-def test_a_bounding_survives_json():
-    for kind in KINDS:
-        assert CLIPPING_METHODS.from_json(json.loads(json.dumps(kind.to_json()))) == kind
 
 
 @pytest.mark.unit
@@ -444,7 +416,7 @@ ADAPTIVE = [
 
 @pytest.mark.contract
 def test_a_bounding_by_layer_or_quantile_survives_json():
-    for kind in [*ADAPTIVE, PerLayerClipping(), PerLayerClipping(clip_norms=(0.1, 2.0))]:
+    for kind in [*KINDS, *ADAPTIVE, PerLayerClipping(), PerLayerClipping(clip_norms=(0.1, 2.0))]:
         assert CLIPPING_METHODS.from_json(json.loads(json.dumps(kind.to_json()))) == kind
 
 

@@ -161,19 +161,6 @@ def test_gaussian_noise_is_that_of_the_gaussian_recipe():
     assert torch.equal(drawn(kind, 4, count=100), theirs)
 
 
-@pytest.mark.unit
-def test_torchs_global_generator_is_neither_read_nor_moved():
-    for kind in KINDS:
-        torch.manual_seed(0)
-        state = torch.get_rng_state()
-        first = drawn(kind, count=50)
-        if type(kind) in laws.MAGNITUDE_SAMPLERS:
-            draw_on(kind, 50, torch.Generator().manual_seed(1))
-        assert torch.equal(torch.get_rng_state(), state)
-        torch.manual_seed(1)
-        assert torch.equal(first, drawn(kind, count=50))
-
-
 # --- the weight
 
 

@@ -83,15 +83,6 @@ def test_the_sums_of_a_chain_are_those_by_hooks():
 
 
 @pytest.mark.unit
-def test_a_number_is_predicted_too():
-    x, _, mask = batch()
-    network, loss = nn.Sequential(nn.Linear(12, 4), nn.ReLU(), nn.Linear(4, 1)), RecordLoss(x[:, 0])
-    (short, _), (general, _) = both(network, FlatClipping(clip_norm=1.0), x, loss, mask)
-    for first, second in zip(short, general, strict=True):
-        torch.testing.assert_close(first, second, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.unit
 def test_a_record_that_is_not_finite_adds_exactly_what_a_null_one_does():
     for value in [math.nan, math.inf, 1e30]:
         for bounding in [FlatClipping(clip_norm=0.7), None]:

@@ -24,7 +24,6 @@ import pytest
 import torch
 from audits import ACCEPT, REJECT, WRONG
 from scipy.stats import kstest
-from shortcuts import rdp_price
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -37,30 +36,20 @@ from pasearch.accounting.densities import (
     GaussianNoise,
     LaplaceNoise,
     StudentT,
-    Tabulated,
-    tabulate_density,
 )
 from pasearch.accounting.events import (
-    EVENT_TYPES,
     AdditiveNoise,
     Composition,
     Event,
-    Gaussian,
-    PoissonGaussian,
-    RepeatAndSelect,
     SelfComposition,
-    WorstCase,
-    describe_event,
-    event_from_json,
     event_to_json,
 )
-from pasearch.accounting.selection import RunCountDistribution
 from pasearch.api import search as api
 from pasearch.data.array_file import from_arrays
 from pasearch.data.partitions import Dataset, Records
 from pasearch.errors import UsageError
 from pasearch.runs.keys import Keys, Stream
-from pasearch.training import one_step, recipe, trainer
+from pasearch.training import one_step, trainer
 from pasearch.training.augmentation import Augmentation
 from pasearch.training.batching import Poisson
 from pasearch.training.clipping import AdaptiveClipping, FlatClipping
@@ -141,51 +130,6 @@ def flat(tensors: Sequence[Tensor]) -> Tensor:
 
 # --- events
 
-NESTS: dict[str, Event] = {
-    "alone": T9,
-    "times": SelfComposition(T9, 7),
-    "beside": Composition(events=(SelfComposition(T9, 3), Gaussian(2.0))),
-    "worst": WorstCase(
-        events=(T9, SelfComposition(replace(T9, density=LaplaceNoise(scale=2.0)), 2))
-    ),
-    "selected": RepeatAndSelect(
-        Composition(events=(SelfComposition(T9, 5), Gaussian(3.0))), RunCountDistribution(4.0, 1)
-    ),
-    "table": AdditiveNoise(
-        1.0, Tabulated(scale=2.0, knots=(0.0, 1.0, 2.0), log_values=(0.0, -1.0, -3.0)), SHIFTS
-    ),
-}
-
-
-@pytest.mark.contract
-def test_an_event_is_read_from_what_it_wrote_at_any_depth():
-    for name in NESTS:
-        event = NESTS[name]
-        text = json.dumps(event_to_json(event))
-        again = event_from_json(json.loads(text))
-        assert again == event
-        assert hash(again) == hash(event)
-        assert json.dumps(event_to_json(again)) == text
-
-
-@pytest.mark.unit
-def test_nests_are_priced_by_rdp_and_like_what_they_consist_of():
-    for name in NESTS:
-        event = NESTS[name]
-        found = price(event, DELTA)
-        assert found == rdp_price(event, DELTA)
-        assert 0 < found.epsilon < math.inf
-
-
-@pytest.mark.unit
-def test_a_worst_costs_at_least_each_of_its_events_and_a_selection_more_than_one_run():
-    worst = NESTS["worst"]
-    assert isinstance(worst, WorstCase)
-    assert price(worst, DELTA).epsilon >= max(price(e, DELTA).epsilon for e in worst.events)
-    selected = NESTS["selected"]
-    assert isinstance(selected, RepeatAndSelect)
-    assert price(selected, DELTA).epsilon > price(selected.event, DELTA).epsilon
-
 
 @pytest.mark.unit
 def test_foreign_types_are_refused():
@@ -210,52 +154,6 @@ def test_foreign_types_are_refused():
 
 def with_scale(value: object) -> Callable[[dict[str, Any]], Any]:
     return lambda d: d["density"].update(scale=value)
-
-
-@pytest.mark.unit
-def test_a_file_that_was_changed_is_refused():
-    for change in [
-        lambda d: d.pop("shifts"),
-        lambda d: d.update(steps=3),
-        lambda d: d.update(density=[1.0]),
-        lambda d: d.update(shifts=[0.5, 0.25]),
-        lambda d: d["density"].update(name="pasearch.accounting.densities.StudentT"),
-        lambda d: d["density"].update(name="airy"),
-        lambda d: d["density"].update(power=2.0),
-        lambda d: d["shifts"].update(values=[0.25, 0.5]),
-        lambda d: d["shifts"].update(values=[0.5, -0.25]),
-        lambda d: d["shifts"].update(counts=[2, 8.5]),
-        lambda d: d["shifts"].update(counts=[2]),
-        with_scale(0.0),
-        with_scale(-1.0),
-        with_scale(math.nan),
-        with_scale("1"),
-    ]:
-        document = event_to_json(T9)
-        change(document)
-        with pytest.raises(UsageError):
-            event_from_json({"type": "self-composed", "event": document, "count": 2})
-
-
-@pytest.mark.unit
-def test_it_says_its_law_scale_coordinates_and_reach():
-    told = describe_event(SelfComposition(replace(T9, density=StudentT(scale=1.25)), 40))
-    assert told.startswith("40 x [student-t noise (scale 1.25) on each of 10 coordinates")
-    assert "at most 0.5" in told
-    assert "probability 0.1" in told
-    assert EVENT_TYPES["additive"] is AdditiveNoise
-
-
-@pytest.mark.oracle
-def test_a_gaussian_on_every_coordinate_costs_what_a_gaussian_costs():
-    """By its norm, so with Gaussian noise of sigma C nothing is gained by knowing coordinates."""
-    for q, sigma, steps in [(0.05, 1.0, 100), (0.3, 2.5, 20), (1.0, 4.0, 5)]:
-        shifts = BOUND.codebook(DIMENSION).envelope()
-        density = GaussianNoise(scale=sigma * shifts.norm)
-        found = price(SelfComposition(AdditiveNoise(q, density, shifts), steps), DELTA).epsilon
-        plain = SelfComposition(PoissonGaussian(q, sigma), steps)
-        assert found == pytest.approx(rdp_price(plain, DELTA).epsilon, rel=0.1)
-        assert found >= price(plain, DELTA).epsilon
 
 
 # --- what a recipe is charged, and its density
@@ -400,25 +298,6 @@ def test_noise_of_another_scale_is_caught(name: str, share: float, monkeypatch: 
 def test_gaussian_noise_of_equal_variance_is_caught(name: str, monkeypatch: pytest.MonkeyPatch):
     draw_other(monkeypatch, as_gaussian)
     assert law_pvalue(LAWS[name]) < REJECT
-
-
-@pytest.mark.statistical
-@pytest.mark.parametrize("share", WRONG, ids=["2/3", "3/2"])
-def test_a_noise_multiplier_that_is_multiplied_is_caught(
-    share: float, monkeypatch: pytest.MonkeyPatch
-):
-    honest = Recipe.noise_multiplier_at
-    monkeypatch.setattr(Recipe, "noise_multiplier_at", lambda *a: share * honest(*a))  # type: ignore[operator]
-    assert law_pvalue(LAWS["laplace"]) < REJECT
-
-
-@pytest.mark.statistical
-def test_a_sensitivity_that_is_forgotten_is_caught(monkeypatch: pytest.MonkeyPatch):
-    honest = Noise.add_to
-    monkeypatch.setattr(
-        Noise, "add_to", lambda self, s, scale, *_: honest(self, s, scale / BOUND.sensitivity)
-    )
-    assert law_pvalue(LAWS["student-t"]) < REJECT
 
 
 @pytest.mark.statistical
@@ -610,26 +489,6 @@ def test_a_sum_that_one_record_moves_further_is_caught(
     assert influence(kind) <= ROUNDING
     plant(monkeypatch)
     assert influence(kind) > 1e-3
-
-
-@pytest.mark.contract
-def test_shifts_of_another_network_s_size_are_caught(monkeypatch: pytest.MonkeyPatch):
-    """Of a larger one they are smaller; of a smaller one there are fewer."""
-    silent(monkeypatch)
-    own = size_of(shallow())
-    assert influence("ties", own) <= ROUNDING
-    for other in (4 * own, own // 2):
-        made = recipe_of(noise=StudentT()).event(N, other)
-        ((_, shifts),) = atoms(made)
-        if other > own:
-            assert shifts.reach < BOUND.codebook(own).envelope().reach
-            cut = Shifts(values=shifts.values[:20], counts=shifts.counts[:20])
-            event = AdditiveNoise(1.0, StudentT(), cut)
-        else:
-            event = made
-        x, y = adversary("ties")
-        total = step_sum(x, y, [True], recipe_of(expected_batch_size=1))
-        assert excess(total, event) > 1e-3
 
 
 # --- the plan: priced for the networks that are trained
@@ -857,17 +716,6 @@ def one_sum(made: Recipe) -> list[Tensor]:
     return one_step.compute_noisy_sum(network(), slots, made, streams(), 0)
 
 
-@pytest.mark.unit
-def test_it_charges_nothing():
-    plain = plan_of("dpsgd")
-    for cells in (None, 64):
-        found = plan_of({"preset": "denoised-gaussian", "denoising": {"cells": cells}})
-        assert found.lines == plain.lines
-        assert found.price == plain.price
-    own = plan_of(small("encoded-laplace"))
-    assert plan_of(small("encoded-laplace", denoising={"relative": False})).lines == own.lines
-
-
 # --- refusals
 
 WATCHED = ValidationSchedule(rate=0.7, threshold=0.01, average=5, period=10)
@@ -915,24 +763,6 @@ def test_what_has_no_proof_is_refused_with_that_reason_alone():
         assert told == f"This recipe has no privacy proof. {reason}"
 
 
-@pytest.mark.contract
-def test_every_reason_of_these_stages_is_tried():
-    new = [
-        r
-        for r in STAGE_CONFLICTS
-        if any(w in r for w in ("Non-Gaussian", "Bounding 'encoded'", "enoising"))
-    ]
-    assert len(new) == len(REFUSED)
-    assert all(sum(words in reason for words in REFUSED) == 1 for reason in new)
-
-
-@pytest.mark.contract
-def test_without_its_reason_each_would_be_accepted(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(recipe, "STAGE_CONFLICTS", {})
-    for changes in REFUSED.values():
-        assert recipe_of(**changes).problems() == []
-
-
 @pytest.mark.unit
 def test_other_pairs_that_do_not_go_together_are_refused():
     for changes, words in [
@@ -955,16 +785,6 @@ def test_what_goes_together_is_accepted():
     recipe_of(noise=StudentT(), denoising=KolmogorovSmirnov(), optimizer="adam")
     recipe_of(noise=StudentT(), schedule=UniformSchedule()).event(N, DIMENSION)
     assert isinstance(recipe_of(noise=StudentT()).make_batching(N), Poisson)
-
-
-@pytest.mark.unit
-def test_a_density_that_is_not_symmetric_is_refused():
-    with pytest.raises(UsageError, match="must be symmetric"):
-        tabulate_density(lambda x: -np.abs(x - 0.1), reach=5.0)
-    even = tabulate_density(lambda x: -np.abs(x), reach=5.0, knots=8)
-    made = recipe_of(noise=even, steps=2)
-    assert Recipe.from_json(json.loads(json.dumps(made.to_json()))) == made
-    assert price(made.event(N, DIMENSION), DELTA).epsilon > 0
 
 
 def open_table() -> Dataset:

@@ -242,13 +242,6 @@ def test_it_is_written_and_read_again():
         assert compute_score_measures({"of": 200, "noise": {"epsilon": 2.0}}, schema) == {}
 
 
-@pytest.mark.unit
-def test_the_middle_of_the_bins_is_where_the_answer_changes():
-    assert LOG_ODDS_EDGES[len(LOG_ODDS_EDGES) // 2] == 0.0
-    assert LOG_ODDS_EDGES == tuple(sorted(LOG_ODDS_EDGES))
-    assert LOG_ODDS_EDGES == tuple(-each for each in reversed(LOG_ODDS_EDGES))
-
-
 @pytest.mark.statistical
 def test_the_interval_holds_the_true_share_95_times_in_100():
     for share, n, epsilon in [(0.9, 150, 2.0), (0.5, 60, 1.0), (0.99, 400, 4.0)]:

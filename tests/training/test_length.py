@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from rates import solve_rate
 from zcdp import epsilon_of_rho
 
 from pasearch.accounting.accountants import price
@@ -80,14 +79,6 @@ def test_the_rate_uses_the_budget_up_and_a_steeper_one_breaks_it():
         cost = course.price(schedule, 60).epsilon
         assert 0.995 * 7.0 < cost <= 7.0
         assert course.price(steeper(schedule), 60).epsilon > 7.0
-
-
-@pytest.mark.unit
-def test_at_the_papers_rho_it_is_steeper_than_the_papers_formula():
-    ours = ScheduleSolver(**YU, batching="reshuffled", budget=THEIRS).rate("step", 40, period=10)
-    theirs = solve_rate("step", noise_multiplier=10.0, rho=RHO, epochs=40, period=10)
-    assert isinstance(ours, StepDecay)
-    assert 0.9 * theirs < ours.rate < theirs
 
 
 @pytest.mark.oracle

@@ -144,15 +144,6 @@ def test_a_step_that_runs_out_of_memory_is_made_in_parts():
 
 
 @pytest.mark.unit
-def test_a_single_record_that_does_not_fit_says_so():
-    model = network(scarce := Scarce(3))
-    training = Training(model, records(), recipe(), streams())
-    scarce.most = 0
-    with pytest.raises(torch.OutOfMemoryError):
-        training.step()
-
-
-@pytest.mark.unit
 def test_parts_of_fewer_rows_would_be_rounded_otherwise_so_there_are_none():
     model = network(scarce := Scarce(ROW_MULTIPLE))
     training = Training(model, records(), recipe(), streams())

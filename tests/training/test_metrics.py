@@ -36,7 +36,6 @@ from pasearch.training.score_tables import LOG_ODDS_EDGES, Table, compute_error_
 
 STREAM = Keys.from_seed(3).stream("score")
 NUMBERS = [name for name, metric in METRICS.items() if metric.is_for_regression]
-CLASSES = [name for name in METRICS if name not in NUMBERS]
 every = pytest.mark.parametrize("name", METRICS)
 
 
@@ -176,22 +175,6 @@ class TestSensitivity:
             spread = METRICS["accuracy"].noise(0.5 / metric.max_points).standard_deviation
             assert noise.standard_deviation == pytest.approx(spread)
 
-    @pytest.mark.contract
-    def test_a_metric_that_counts_too_much_is_seen(self, monkeypatch: pytest.MonkeyPatch):
-        """Teeth: a record in two cells, or of more points than the noise is for."""
-
-        def moved(metric: Metric, name: str) -> tuple[int, int]:
-            answers, y, valid = answers_of(name, 5)
-            whole = np.array(metric.counts(answers, y, valid))
-            fewer = metric.counts(answers, y, torch.arange(5) > 0)
-            return int(np.count_nonzero(whole - fewer)), int(np.abs(whole - fewer).max())
-
-        genuine = metrics.BalancedAccuracy.counts
-        monkeypatch.setattr(
-            metrics.BalancedAccuracy, "counts", lambda *given: genuine(*given)[::-1] * 2
-        )
-        assert moved(METRICS["balanced-accuracy"], "balanced-accuracy")[0] == 2
-
 
 TABLES = {"odds": (AccuracyByLogOdds(), 2), "answers": (AccuracyByPrediction(), 3)}
 tables = pytest.mark.parametrize("name", TABLES)
@@ -275,16 +258,6 @@ class TestTables:
         monkeypatch.setattr(NoisyCounts, "release", lambda self, counts, stream: list(counts))
         assert self.pvalue(*TABLES[name], epsilon=0.7) < REJECT
 
-    @pytest.mark.statistical
-    @tables
-    def test_noise_of_twice_the_epsilon_is_caught(self, name: str, monkeypatch: pytest.MonkeyPatch):
-        genuine = NoisyCounts.release
-        monkeypatch.setattr(
-            NoisyCounts, "release",
-            lambda self, *given: genuine(NoisyCounts(epsilon=2 * self.epsilon), *given),
-        )  # fmt: skip
-        assert self.pvalue(*TABLES[name], epsilon=0.7) < REJECT
-
     @pytest.mark.contract
     @tables
     def test_a_record_in_two_cells_is_caught(self, name: str, monkeypatch: pytest.MonkeyPatch):
@@ -344,17 +317,6 @@ class TestWhichTable:
             if name not in ("accuracy", "mae"):
                 found = metrics.choose_test_metric(metric, outputs=2, slots=10**6, epsilon=8.0)
                 assert found is metric
-
-    @pytest.mark.oracle
-    def test_a_table_of_two_classes_has_its_accuracy(self):
-        for bins, edges in [(20, LOG_ODDS_EDGES), (6, (-2.5, -1.0, 0.0, 1.0, 2.5))]:
-            draw = np.random.default_rng(0)
-            answers = torch.tensor(draw.normal(size=(500, 2)) * 3)
-            y, valid = torch.tensor(draw.integers(0, 2, 500)), torch.ones(500, dtype=torch.bool)
-            table = metrics.AccuracyByLogOdds(bins)
-            counts = table.counts(answers, y, valid)
-            assert len(counts) == table.cells(2) == 2 * (len(edges) + 1)
-            assert table.points(counts, 500) == METRICS["accuracy"].counts(answers, y, valid)[0]
 
     @pytest.mark.unit
     def test_a_numeric_target_has_a_table_if_its_noise_is_small(self):

@@ -22,7 +22,7 @@ from pasearch.runs.normals import draw_normals
 from pasearch.training import noise_before_clip
 from pasearch.training.clipping import NORM_SLACK, FlatClipping
 from pasearch.training.noise_before_clip import ORDERS, NoiseBeforeClip, sum_noisy_clipped_gradients
-from pasearch.training.per_example import form_gradients, list_trainable_parameters
+from pasearch.training.per_example import list_trainable_parameters
 
 BATCH = 5
 
@@ -119,31 +119,6 @@ def terms(
         draw_normals(len(row), STREAM.child("record", place), step).add_to(noisy, deviation)
         found.append(clipped(noisy, clip))
     return torch.stack(found)
-
-
-@pytest.mark.oracle
-def test_formed_gradients_are_those_of_one_record_at_a_time():
-    for name in NETS:
-        network, x, own = made(name, torch.float64)
-        formed = form_gradients(network, x, wave(own))
-        assert torch.allclose(formed, alone(network, x, own), rtol=1e-9, atol=1e-12)
-        assert all(p.grad is None for p in network.parameters())
-
-
-@pytest.mark.unit
-def test_a_layer_that_is_not_used_has_gradient_0():
-    class Idle(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.idle, self.used = nn.Linear(2, 2), nn.Linear(4, 3)
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.used(x)
-
-    formed = form_gradients(Idle(), torch.ones(2, 4), wave(torch.ones(2)))
-    assert formed.shape == (2, 6 + 15)
-    assert (formed[:, :6] == 0).all()
-    assert (formed[:, 6:] != 0).any()
 
 
 @pytest.mark.oracle
@@ -257,14 +232,6 @@ def test_a_gradient_is_unbounded_before_its_noise_only_without_a_record_bound():
     assert before_noise(x, own, None).norm() > 300
     assert before_noise(x, own, 1.0).norm() == pytest.approx(1.0, rel=1e-4)
     assert NoiseBeforeClip().record_bound == 1.0
-
-
-@pytest.mark.unit
-def test_one_step_has_its_own_noise():
-    network, x, own = made("dense")
-    sums = [summed(network, x, own, everyone(), step=step) for step in (0, 0, 1)]
-    assert torch.equal(sums[0], sums[1])
-    assert not torch.equal(sums[0], sums[2])
 
 
 @pytest.mark.statistical

@@ -106,21 +106,6 @@ def test_rows_are_plain_values_without_an_infinity(rows: list[RankedDensity]):
 
 
 @pytest.mark.unit
-def test_twice_the_norm_takes_twice_the_noise(rows: list[RankedDensity]):
-    double = rank_densities(
-        dimension=DIMENSION, sampling_probability=Q, steps=STEPS, budget=BUDGET,
-        bounding=EncodedClipping(clip_norm=1.0, vectors=4), laws=FEW[:2],
-    )  # fmt: skip
-    for row in double:
-        (one,) = [
-            each
-            for each in rows
-            if each.accountant == row.accountant and type(each.density) is type(row.density)
-        ]
-        assert row.density.scale == pytest.approx(2 * one.density.scale, rel=0.01)
-
-
-@pytest.mark.unit
 def test_a_budget_that_no_noise_meets_is_refused():
     with pytest.raises(BudgetError):
         rank_densities(
@@ -137,13 +122,6 @@ def test_a_law_is_read_from_its_name():
     for law in DEFAULT_DENSITIES:
         assert parse_density(density_name(law)) == law
         assert parse_density(density_name(law.with_scale(3.0))) == law, "a name says no scale"
-
-
-@pytest.mark.unit
-def test_the_ranked_laws_have_names_of_their_own_and_the_gaussian_is_there():
-    assert len({density_name(law) for law in DEFAULT_DENSITIES}) == len(DEFAULT_DENSITIES)
-    assert GaussianNoise() in DEFAULT_DENSITIES
-    assert all(law.scale == 1.0 for law in DEFAULT_DENSITIES)
 
 
 @pytest.mark.unit

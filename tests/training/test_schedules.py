@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-from itertools import groupby, pairwise
+from itertools import groupby
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rates import solve_rate
 
 from pasearch.errors import UsageError
 from pasearch.training.schedules import (
@@ -66,21 +65,6 @@ def test_the_formulas():
         ),
     ]:
         assert {t: schedule.factor(t) for t in factors} == pytest.approx(factors, rel=1e-14)
-
-
-@pytest.mark.unit
-def test_a_polynomial_is_the_papers_divided_by_the_first_noise():
-    ours = PolynomialDecay(power=3.0, end=2.0 / 10.0, period=100)
-    for t in (0, 1, 30, 99):
-        assert 10 * ours.factor(t) == pytest.approx((10 - 2) * (1 - t / 100) ** 3 + 2)
-
-
-@pytest.mark.contract
-@each_fixed
-def test_the_noise_starts_at_its_first_value_and_never_rises(schedule: Schedule):
-    factors = [schedule.factor(t) for t in range(300)]
-    assert factors[0] == 1.0
-    assert all(0 < after <= before for before, after in pairwise(factors))
 
 
 @pytest.mark.unit
@@ -263,15 +247,3 @@ def test_an_accuracy_that_is_no_finite_number_is_refused():
     for accuracy in [math.nan, math.inf, True, "0.5", None]:
         with pytest.raises(UsageError, match="accuracy"):
             WATCHING[0].start().tell(accuracy)  # pyright: ignore[reportArgumentType]
-
-
-@pytest.mark.unit
-def test_a_rate_of_no_decay_is_refused():
-    for kind, settings, message in [
-        ("uniform", {}, "expected one of time"),
-        ("validation", {}, "expected one of time"),
-        ("time", {"period": 3}, "has no period"),
-        ("step", {}, "period"),
-    ]:
-        with pytest.raises(UsageError, match=message):
-            solve_rate(kind, noise_multiplier=10.0, rho=1.0, epochs=20, **settings)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from dataclasses import FrozenInstanceError, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -132,10 +132,6 @@ class TestTheRule:
         assert deviations(rate) < 4
         assert deviations(math.exp(-0.5 * 1.2)) > 4
 
-    def test_coins_are_of_one_screening_each(self):
-        stream = Keys.from_seed(5).stream("coins")
-        assert draw_uniform(stream, 1) == draw_uniform(stream, 1) != draw_uniform(stream, 2)
-
 
 class TestNumbers:
     def test_come_back_from_json(self):
@@ -163,11 +159,6 @@ class TestNumbers:
         for bad in [-0.1, 1.1, math.nan, "0.5", None, True]:
             with pytest.raises(UsageError, match="coin"):
                 RULE.decide(RULE.start(0.0), 1.0, bad)
-
-    def test_states_and_rules_are_frozen(self):
-        for value, name in ((RULE, "q0"), (RULE.start(1.0), "loss")):
-            with pytest.raises(FrozenInstanceError):
-                setattr(value, name, 1.0)
 
     def test_energies_are_one_a_screening_and_the_first(self):
         for steps, every, count in [(1, 1, 2), (10, 1, 11), (10, 3, 4), (9, 3, 4), (2, 5, 1)]:
@@ -383,21 +374,6 @@ class TestChargingOnlyAcceptedUpdates:
             sound = price(SelfComposition(Gaussian(SIGMA), STEPS), delta).epsilon
             assert exact_delta(sound) <= delta
 
-    def test_the_paper_s_own_theorem_is_exceeded(self):
-        claim = fu_theorem_1(
-            sampling_probability=1.0, noise_multiplier=SIGMA, accepted=1, delta=1e-5
-        ).value
-        assert claim is not None
-        assert exact_delta(claim, steps=5000, ridge=8.0) > 1e-4
-        assert exact_delta(claim, steps=10**6, ridge=10.0) > 1e-2
-
-    def test_no_charge_for_accepted_updates_holds_for_all_energies(self):
-        """The higher the ridge, the more the accepted update tells; the claim stays what it is."""
-        at = price(Gaussian(SIGMA), 1e-5).epsilon
-        found = [exact_delta(at, steps=10**9, ridge=ridge) for ridge in (2.0, 5.0, 8.0, 11.0)]
-        assert found == sorted(found)
-        assert found[-1] > 0.5
-
     @pytest.mark.statistical
     def test_two_worlds_tell_them_apart(self):
         """The event: the released weight is beyond the ridge, on the side of the record."""
@@ -420,17 +396,6 @@ class TestChargingOnlyAcceptedUpdates:
             <= compute_delta(SelfComposition(Gaussian(SIGMA), STEPS), charged)
         )
 
-    @pytest.mark.statistical
-    def test_the_audit_sees_no_violation_where_nothing_is_screened(self):
-        trials, delta = 4000, 1e-2
-        generator = np.random.default_rng(8)
-        seen = [int((generator.normal(mean, SIGMA, trials) > 5.3).sum()) for mean in (1.0, 0.0)]
-        low = beta.ppf(5e-4, seen[0], trials - seen[0] + 1)
-        assert (
-            not low > delta
-            or math.log((low - delta) / (seen[1] / trials)) < price(Gaussian(SIGMA), delta).epsilon
-        )
-
     def test_pure_releases_lose_a_factor_of_two(self):
         """Liu and Talwar 2019: the loss of an accepted release holds that of the acceptance."""
         epsilon, rare = 0.5, 1e-9
@@ -440,6 +405,14 @@ class TestChargingOnlyAcceptedUpdates:
         assert np.abs(np.log(here / null_)).max() <= epsilon + 1e-12
         accepted = here[:2] / here[:2].sum(), null_[:2] / null_[:2].sum()
         assert np.log(accepted[0] / accepted[1]).max() == pytest.approx(2 * epsilon, rel=1e-6)
+
+    def test_the_paper_s_own_theorem_is_exceeded(self):
+        claim = fu_theorem_1(
+            sampling_probability=1.0, noise_multiplier=SIGMA, accepted=1, delta=1e-5
+        ).value
+        assert claim is not None
+        assert exact_delta(claim, steps=5000, ridge=8.0) > 1e-4
+        assert exact_delta(claim, steps=10**6, ridge=10.0) > 1e-2
 
     def test_a_fixed_number_of_rejections_is_post_processing(self):
         """Over all sequences of three binary updates: the last state costs three at most."""

@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from shortcuts import rdp_price
-from sums import clipped_sum
 from torch import Tensor, nn
 
 from pasearch.accounting.accountants import price
@@ -40,10 +38,8 @@ from pasearch.training.clipping import (
     FlatClipping,
     PerLayerClipping,
 )
-from pasearch.training.losses import compute_losses
 from pasearch.training.noise_before_clip import NoiseBeforeClip
 from pasearch.training.one_step import TrainingState, compute_noisy_sum
-from pasearch.training.per_example import form_gradients
 from pasearch.training.presets import PRESETS, read_recipe, resolve_preset, stretch_schedule
 from pasearch.training.recipe import STAGE_CONFLICTS, Recipe
 from pasearch.training.schedules import ExponentialDecay, StepDecay, TimeDecay, ValidationSchedule
@@ -113,23 +109,6 @@ class TestPrice:
         )
 
     @pytest.mark.unit
-    def test_every_step_has_the_noise_it_is_charged_for(self, monkeypatch: pytest.MonkeyPatch):
-        for schedule in [TimeDecay(rate=0.3), ExponentialDecay(rate=0.2)]:
-            made = recipe(schedule=schedule, steps=19)
-            charged: list[float] = []
-            for factor, count in made.levels(N):
-                charged += [1.2 * factor] * count
-            assert charged == [made.noise_multiplier_at(step, N) for step in range(19)]
-            noises = []
-            # Two noises with the same numbers are compared, so the grid must be fine.
-            monkeypatch.setattr(normals, "GRID_LOG2", 30)
-            for step in (0, 9, 18):
-                total = noisy_sum(records(null=tuple(range(N))), made, step)
-                flat = noisy_sum(records(null=tuple(range(N))), recipe(steps=19), step)
-                noises.append(float((total / flat).mean()) * 1.2)
-            assert noises == pytest.approx([charged[0], charged[9], charged[18]], rel=1e-4)
-
-    @pytest.mark.unit
     def test_reshuffled_batches_cost_a_release_for_every_epoch_that_was_started(self):
         made = recipe(batching="reshuffled", steps=9)
         assert made.event(N) == SelfComposition(Gaussian(1.2), 3)
@@ -186,40 +165,6 @@ class TestPrice:
 
 
 class TestAdaptive:
-    @pytest.mark.oracle
-    def test_a_step_is_its_formula(self):
-        for per_layer in [False, True]:
-            bounding = AdaptiveClipping(clip_norm=0.7, per_layer=per_layer, count_share=0.2)
-            data, made = records(null=(3,)), recipe(bounding=bounding)
-            bounds = tuple(2.0 * each for each in bounding.start(2))  # not the first step's
-            state = TrainingState(bounds=bounds)
-            total = 2.0 * noisy_sum(data, made, state=state)
-            chosen = made.make_batching(N).batch(N, streams()["batch"], 0)
-            z, deviation = bounding.noises(1.2, len(bounds))
-            loss = partial(compute_losses, y=data.y[chosen])
-            sums = clipped_sum(
-                network(), data.x[chosen], loss, bounding.at(bounds), data.valid[chosen]
-            )
-            expected, scale = (
-                torch.cat([each.flatten() for each in sums]), z * bounding.at(bounds).sensitivity
-            )  # fmt: skip
-            normals.draw_normals(len(expected), streams()["noise"]).add_to(expected, scale)
-            # A sum whose last bit differs may be rounded to the next grid point.
-            assert torch.allclose(total, expected, atol=1.1 * normals.grid_distance(scale))
-            gradients = form_gradients(network(), data.x[chosen], loss)[data.valid[chosen]]
-            layers = [36, 21] if per_layer else [57]
-            norms = [part.norm(dim=1) for part in gradients.split(layers, dim=1)]
-            centred = [float((n <= b).double().sum() - len(n) / 2) for n, b in zip(norms, bounds,
-                       strict=True)]  # fmt: skip
-            noisy = np.array(centred)
-            normals.draw_normals(len(bounds), streams()["noise"].child("counts")).add_to(
-                noisy, deviation
-            )
-            assert state.bounds == pytest.approx(
-                bounding.update_clip_norms(bounds, tuple(noisy), 10)
-            )
-            assert state.bounds != bounds
-
     @pytest.mark.contract
     def test_the_bound_of_a_step_comes_from_the_steps_before(self):
         made = recipe(bounding=AdaptiveClipping(clip_norm=0.7))
@@ -235,25 +180,6 @@ class TestAdaptive:
 
 
 class TestNoiseFirst:
-    @pytest.mark.oracle
-    def test_a_step_is_its_formula(self):
-        data = records(null=(3,))
-        made = recipe(
-            noise_before_clip=NoiseBeforeClip(record_bound=0.5),
-            bounding=FlatClipping(clip_norm=0.2),
-        )
-        chosen = made.make_batching(N).batch(N, streams()["batch"], 0)
-        gradients = form_gradients(
-            network(), data.x[chosen], partial(compute_losses, y=data.y[chosen])
-        )
-        expected = torch.zeros(57)
-        for place, (gradient, valid) in enumerate(zip(gradients, data.valid[chosen], strict=True)):
-            noisy = gradient * min(1.0, 0.5 / float(gradient.norm())) * float(valid)
-            own = streams()["noise"].child("record", place)
-            normals.draw_normals(57, own).add_to(noisy, 1.2 * 0.5)
-            expected += noisy * min(1.0, 0.2 / float(noisy.norm()))
-        assert torch.allclose(noisy_sum(data, made), expected, atol=1e-3)
-
     @pytest.mark.contract
     def test_gradients_that_were_not_bounded_first_are_for_public_data(self):
         made = recipe(noise_before_clip=NoiseBeforeClip(record_bound=None))
@@ -358,35 +284,6 @@ class TestValidation:
             train(network(), records(), recipe(schedule=self.SCHEDULE), streams())
 
 
-class TestViews:
-    @pytest.mark.oracle
-    def test_views_are_averaged_before_the_bound(self):
-        for layer in ["dense", "conv", "norm"]:
-            torch.manual_seed(1)
-            head: list[nn.Module] = {
-                "dense": [nn.Flatten(), nn.Linear(36, 4), nn.Tanh()],
-                "conv": [nn.Unflatten(1, (1, 6)), nn.Conv2d(1, 2, 3), nn.Tanh(), nn.Flatten()],
-                "norm": [nn.Flatten(), nn.LayerNorm(36)],
-            }[layer]
-            size = {"dense": 4, "conv": 32, "norm": 36}[layer]
-            model = nn.Sequential(*head, nn.Linear(size, CLASSES))
-            x, y = torch.rand(7, 6, 6), torch.arange(7) % CLASSES
-            mask = torch.ones(7, dtype=torch.bool)
-            mask[2] = False
-            views = Augmentation(views=3, shift=1).apply(x, np.random.default_rng(0))
-            from pasearch.training.per_example import clipped_sum_and_counts
-
-            loss = partial(compute_losses, y=y.repeat_interleave(3))
-            bound = FlatClipping(clip_norm=0.3)
-            sums, counts = clipped_sum_and_counts(model, views, loss, bound, mask, views=3)
-            gradients = form_gradients(model, views, loss).unflatten(0, (7, 3)).mean(dim=1)
-            norms = gradients.norm(dim=1)
-            factors = (0.3 / norms).clamp(max=1.0) * mask
-            expected = factors @ gradients
-            assert torch.allclose(torch.cat([s.flatten() for s in sums]), expected, atol=1e-5)
-            assert float(counts) == float(((norms <= 0.3)[mask].double() - 0.5).sum())
-
-
 class TestRefused:
     @pytest.mark.unit
     def test_what_has_no_proof_together_is_refused(self):
@@ -426,15 +323,6 @@ class TestRefused:
         assert len(STAGE_CONFLICTS) >= 10
         assert all(reason.endswith(".") for reason in STAGE_CONFLICTS)
         assert not any(conflict(recipe()) for conflict in STAGE_CONFLICTS.values())
-
-
-class TestLayers:
-    @pytest.mark.contract
-    def test_a_bound_for_every_layer_trains(self):
-        made = recipe(bounding=PerLayerClipping(clip_norm=0.7))
-        model = network()
-        train(model, records(), made, streams())
-        assert not torch.equal(weights(model), weights(network()))
 
 
 class TestStretched:

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from scipy.special import log_softmax, softmax
+from scipy.special import log_softmax
 from torch import nn
 
 from pasearch import Budget, load, search_architecture, select_features, verify
@@ -21,7 +21,6 @@ from pasearch.runs.keys import Keys
 from pasearch.search.weights import Trajectory
 from pasearch.spaces.architecture import Architecture
 from pasearch.spaces.layers import Dense
-from pasearch.training.metrics import METRICS
 from pasearch.training.recipe import Recipe, make_default_recipe
 from pasearch.training.settings import make_linear_recipe, tune_recipe
 from pasearch.training.temperature import WEAK_FACTOR, compute_temperature, divide_logits
@@ -129,18 +128,6 @@ class TestTrainer:
         assert hidden
         for name in hidden:
             assert torch.equal(plain.state_dict()[name], divided.state_dict()[name])
-
-    def test_metrics_read_the_divided_logits(self):
-        (plain, records), (divided, _) = trained(None), trained(2.5)
-        with torch.no_grad():
-            given, found = plain(records.x), divided(records.x)
-        chances = softmax(given.numpy() / 2.5, axis=1)
-        loss = log_loss(chances, records.y.numpy())
-        metric = METRICS["log-loss"]
-        (points,) = metric.counts(found, records.y, records.valid)
-        assert metric.to_metric_value(points / (metric.max_points * 60)) == pytest.approx(
-            loss, abs=0.005
-        )
 
     def test_iterates_that_variants_are_made_of_are_divided_too(self):
         network, records = network_and_records()

@@ -21,7 +21,7 @@ from pasearch.runs.normals import draw_normals
 from pasearch.runs.sums import SUM_ROUNDING
 from pasearch.spaces.modules import KeyedDropout
 from pasearch.training import one_step, trainer
-from pasearch.training.clipping import AutoSClipping, FlatClipping
+from pasearch.training.clipping import FlatClipping
 from pasearch.training.one_step import compute_noisy_sum
 from pasearch.training.recipe import Recipe
 from pasearch.training.trainer import Training, train
@@ -203,15 +203,6 @@ def test_every_stream_is_used_for_its_purpose_only():
     assert not torch.allclose(noise, total(noise=streams(1)["noise"]), atol=1e-2)
 
 
-@pytest.mark.contract
-def test_steps_share_neither_batch_nor_noise():
-    data, made = records(null=tuple(range(N))), recipe()
-    noises = [noisy_sum(data, made, step) for step in range(5)]
-    for i in range(5):
-        for j in range(i):
-            assert not torch.allclose(noises[i], noises[j], atol=1e-2)
-
-
 @pytest.mark.oracle
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
 def test_the_average_is_the_moving_average_of_the_weights(share: float):
@@ -328,23 +319,6 @@ def predictor() -> nn.Module:
 
 
 @pytest.mark.oracle
-def test_a_number_to_predict_is_half_the_squared_error_of_plain_torch():
-    for optimizer in PLAIN:
-        for chunk in [4096, 5]:
-            data = numbers(public=True)
-            made = recipe(optimizer=optimizer, expected_batch_size=N, steps=6, chunk=chunk)
-            ours = trained(data, made.with_noise(None), model=predictor())
-            plain = predictor()
-            moves = PLAIN[optimizer](plain.parameters())
-            for _ in range(6):
-                moves.zero_grad()
-                (0.5 * functional.mse_loss(plain(data.x)[:, 0], data.y)).backward()
-                moves.step()
-            assert torch.allclose(ours, weights(plain), atol=1e-5, rtol=1e-5)
-            assert not torch.allclose(ours, weights(predictor()), atol=1e-2)
-
-
-@pytest.mark.oracle
 def test_a_private_step_towards_numbers_is_its_formula():
     """A loss that set (batch, 1) outputs against (batch,) numbers would mix all records."""
     data, clip = numbers(null=(3, 9)), 0.7
@@ -367,35 +341,6 @@ def test_a_private_step_towards_numbers_is_its_formula():
 
 
 @pytest.mark.contract
-def test_whatever_number_stands_in_a_null_slot_the_weights_are_the_same():
-    for label in [math.nan, math.inf, -1e30, 7.0]:
-        made = recipe(expected_batch_size=N)
-        data, other = numbers(null=(5,)), numbers(null=(5,))
-        other.x[5], other.y[5] = math.nan, label
-        assert torch.equal(trained(data, made, model=predictor()),
-                           trained(other, made, model=predictor()))  # fmt: skip
-
-
-@pytest.mark.property
-@pytest.mark.parametrize("gone", range(0, N, 5))
-def test_one_number_moves_a_sum_by_the_bound_at_most(gone: int):
-    made = recipe(
-        expected_batch_size=N, noise_multiplier=1e-12, bounding=FlatClipping(clip_norm=0.3)
-    )
-    data, fewer = numbers(), numbers(null=(gone,))
-    data.y[gone] = 1e6
-
-    def total(each: Records) -> Tensor:
-        slots = one_step.DeviceRecords(x=each.x, y=each.y, valid=each.valid)
-        parts = compute_noisy_sum(predictor(), slots, made, streams(), 0)
-        return torch.cat([part.flatten() for part in parts])
-
-    moved = float((total(data) - total(fewer)).norm())
-    assert moved <= 0.3 * (1 + 1e-4)
-    assert moved == pytest.approx(0.3, rel=1e-3)
-
-
-@pytest.mark.contract
 def test_whatever_stands_in_a_null_slot_the_weights_are_the_same():
     for value in [math.nan, math.inf, 1e38, 5.0]:
         for label in [-100, 7, 2**40]:
@@ -414,18 +359,6 @@ def test_a_record_that_is_not_finite_neither_raises_nor_spreads():
         assert bool(torch.isfinite(trained(data, made)).all())
         if not math.isfinite(value):
             assert torch.equal(noisy_sum(data, made), noisy_sum(records(null=(5,)), made))
-
-
-@pytest.mark.contract
-def test_chunks_give_the_sum_of_one_pass():
-    for bounding in [FlatClipping(clip_norm=0.3), AutoSClipping()]:
-        for chunk in [1, 7, 23]:
-            made = recipe(expected_batch_size=20, bounding=bounding)
-            whole = noisy_sum(records(null=(2,)), made)
-            parts = noisy_sum(
-                records(null=(2,)), recipe(expected_batch_size=20, bounding=bounding, chunk=chunk)
-            )
-            assert torch.allclose(whole, parts, atol=1e-6)
 
 
 @pytest.mark.unit
