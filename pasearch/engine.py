@@ -23,8 +23,7 @@ from pasearch.runs.keys import Keys
 from pasearch.runs.ledger import Ledger
 from pasearch.training.metrics import Metric, Score
 
-HELD_OUT = 0.2
-"""Fraction of declared-public records that candidates are scored on."""
+HELD_OUT = 0.2  # fraction of declared-public records that candidates are scored on
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,20 +29,17 @@ if TYPE_CHECKING:
 Values = dict[str, Any]
 Array = np.ndarray[Any, Any]
 
-MAX_LISTED_COLUMNS = 25
-"""Listed columns: number."""
+MAX_LISTED_COLUMNS = 25  # listed columns: number
 
 MAX_PROBED_FEATURES = 4096
 """Features up to which the weights of a network are found by probing it: number."""
 
-MAX_LISTED_VALUES = 3
-"""Values listed by name: number."""
+MAX_LISTED_VALUES = 3  # values listed by name: number
 
 EQUAL_EFFECT_TOLERANCE = 1e-6
 """Difference of effects that counts as equal: fraction of the column's reach."""
 
-PROBE_RECORDS = 8
-"""Synthetic records at which a linear model must be affine: number."""
+PROBE_RECORDS = 8  # synthetic records at which a linear model must be affine: number
 
 AFFINE_TOLERANCE = 1e-3
 """Largest deviation from an affine model, as a fraction of its outputs or of 1."""

@@ -56,8 +56,7 @@ if TYPE_CHECKING:
 ESTIMATE_SHARE = 0.75
 """Fraction of epsilon for an undeclared schema, in the partition that it is estimated from."""
 
-ESTIMATE_DELTA = 0.1
-"""Fraction of delta for categories that only one record may have."""
+ESTIMATE_DELTA = 0.1  # fraction of delta for categories that only one record may have
 
 CLASSES_LINE = "classes"
 """Name of the line that the estimation of an undeclared class list is charged to."""
@@ -72,8 +71,7 @@ LEDGER_ESTIMATE_DELTA = 1e-3
 FRONT_END_SHARE = 0.1
 """Fraction of epsilon for the fit of one feature extractor, in the partition that it reads."""
 
-TEST_LINE = "test accuracy"
-"""Name of the line that the test of the released model is charged to."""
+TEST_LINE = "test accuracy"  # name of the line that the test of the released model is charged to
 
 FALSE_POSITIVE_RATES = (0.01, 0.1)
 """False-positive rates at which the membership inference bound is reported."""
@@ -84,8 +82,7 @@ MU_RANGE = (1e-4, 50.0)
 SIGMA_RANGE = (0.05, 1e6)
 """Range of the noise multiplier of a feature extractor's fit, or of an estimate."""
 
-SCORE_RANGE = (1e-5, 50.0)
-"""Range of the epsilon of one score."""
+SCORE_RANGE = (1e-5, 50.0)  # range of the epsilon of one score
 
 ADJACENCY = "zero-out (the record is replaced by a null record; n is public)"
 UNIT = "one record"

@@ -24,8 +24,7 @@ SECRET_COUNT_MESSAGE = "Searching. The number of trainings is secret, so no prog
 UPDATE_SECONDS = 0.2
 """Seconds between two updates of a line or a bar, because an update takes as long as a step."""
 
-LINE_PERCENT = 10
-"""Percent between two lines in a file, in which no line can be overwritten."""
+LINE_PERCENT = 10  # percent between two lines in a file, in which no line can be overwritten
 
 FILE_LINE_SECONDS = 15.0
 """Seconds between two lines in a file or a pipe, if progress was not requested."""
@@ -80,8 +79,7 @@ def check_progress(progress: object) -> None:
     if progress is not None and not isinstance(progress, (bool, Progress)):
         raise UsageError(
             f"progress has the type {type(progress).__name__}: expected True, False, None (shown "
-            "in "
-            "a notebook and on a terminal), or a pasearch.progress.Progress."
+            "in a notebook and on a terminal), or a pasearch.progress.Progress."
         )
 
 

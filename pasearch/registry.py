@@ -290,8 +290,7 @@ def _source_file(kind: type) -> Path:
     except (OSError, TypeError):
         raise UsageError(
             f"{kind.__qualname__} is not defined in a file, so a resumed run could not check "
-            "whether "
-            "it is unchanged: define it in a module, and import that."
+            "whether it is unchanged: define it in a module, and import that."
         ) from None
 
 

@@ -38,20 +38,11 @@ if TYPE_CHECKING:
     from pasearch.data.tables import AnySchema
     from pasearch.spaces.candidate import Candidate
 
-SCHEMA_VERSION = 4
-"""Version of `result.json`: only this one is read."""
-
-FEATURE_SELECTION = "feature selection"
-"""Name of the task of a feature selection in `result.json`."""
-
-MAX_BINS = 100_000
-"""Bins of a column that are read: number; each bin is a named feature."""
-
-BYTES_PER_PARAMETER = 4
-"""Size of a float32 parameter: bytes."""
-
-MAX_MODEL_BYTES = 2**31
-"""Size of a model file: bytes; twice the size of the largest network."""
+SCHEMA_VERSION = 4  # version of `result.json`: only this one is read
+FEATURE_SELECTION = "feature selection"  # name of the task of a feature selection in `result.json`
+MAX_BINS = 100_000  # bins of a column that are read: number; each bin is a named feature
+BYTES_PER_PARAMETER = 4  # size of a float32 parameter: bytes
+MAX_MODEL_BYTES = 2**31  # size of a model file: bytes; twice the size of the largest network
 
 LOAD_ERRORS = (
     pickle.UnpicklingError, zipfile.BadZipFile, RuntimeError, ValueError, KeyError, TypeError,

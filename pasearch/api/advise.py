@@ -61,8 +61,7 @@ STUDY_FILE = "pasearch/spaces/portfolio/portfolio-1.json"
 MAX_EPSILON_FROZEN_CNN = 0.6
 """Largest epsilon at which random weights training wins with a CNN on MNIST (paper, Fig. 10)."""
 
-MAX_EPSILON_FROZEN_FCN = 1.4
-"""Largest epsilon at which it wins with a fully connected network."""
+MAX_EPSILON_FROZEN_FCN = 1.4  # largest epsilon at which it wins with a fully connected network
 
 MIN_EPSILON_ONE_HOT = 0.05
 """Smallest epsilon at which one-hot categories pay on Adult (Table XVI, and ours)."""
@@ -275,8 +274,7 @@ def suggest_more_signal(facts: Facts) -> str:
     return f"Do not train yet: {', or '.join(ways)}."
 
 
-CHECK_COMMAND = "check"
-"""Name of the curator's command; its output is private."""
+CHECK_COMMAND = "check"  # name of the curator's command; its output is private
 
 PYTHON_FUNCTIONS = {
     "arch": "search_architecture",

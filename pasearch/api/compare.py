@@ -64,8 +64,7 @@ ACCEPTED_OPTIONS = (
 MIN_SECONDS_FOR_PROCESSES = 60.0
 """Estimated training time from which on other processes are worth starting, seconds."""
 
-MAX_GENOTYPES = 4096
-"""Number of genotypes that are drawn at most to find different candidates."""
+MAX_GENOTYPES = 4096  # number of genotypes that are drawn at most to find different candidates
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -57,8 +57,7 @@ COMPANION_REPEATS = 5  # trainings of each model at each epsilon
 COMPANION_GRID = ".1:10:log8"
 """Epsilons of the crossover that is measured in addition to a run on public data."""
 
-MAX_TRAININGS = 100_000
-"""Maximum number of trainings of a measurement; more would take days."""
+MAX_TRAININGS = 100_000  # maximum number of trainings of a measurement; more would take days
 
 
 def measure_crossover(

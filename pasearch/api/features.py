@@ -33,8 +33,7 @@ from pasearch.features.selector import (
 from pasearch.features.trainers import TRAINERS
 from pasearch.results import FEATURE_SELECTION, FeatureResult, compute_digest
 
-TRAINER_ALIASES = {"logistic": "objective"}
-"""Aliases of trainers."""
+TRAINER_ALIASES = {"logistic": "objective"}  # aliases of trainers
 
 
 @accept_request_fields(FeatureRequest)

@@ -47,20 +47,11 @@ Values = Mapping[str, Any]
 
 DEVICES = ("auto", "cpu", "cuda")
 
-IN_MEMORY_NAME = "arrays"
-"""Name of data that were passed in memory."""
-
-DEFAULT_EPSILON = 1.0
-"""Default epsilon of a run."""
-
-MAX_SCORE_EPSILON = 100.0
-"""Maximum epsilon of one score."""
-
-MAX_LEARNING_RATE = 1e6
-"""Maximum learning rate."""
-
-MAX_CATEGORIES = 1_000_000
-"""Maximum number of estimated categories of a column."""
+IN_MEMORY_NAME = "arrays"  # name of data that were passed in memory
+DEFAULT_EPSILON = 1.0  # default epsilon of a run
+MAX_SCORE_EPSILON = 100.0  # maximum epsilon of one score
+MAX_LEARNING_RATE = 1e6  # maximum learning rate
+MAX_CATEGORIES = 1_000_000  # maximum number of estimated categories of a column
 
 DATA, BUDGET, SEARCH, TRAINING, PUBLIC, RUN = GROUPS = (
     "Data",
@@ -110,8 +101,7 @@ def option(default: Any, help: str, group: str, **more: Any) -> Any:
 
 EXECUTORS = ("auto", "local", "process", "ray")
 
-MAX_WORKERS = 100_000
-"""Maximum number of trainings at a time."""
+MAX_WORKERS = 100_000  # maximum number of trainings at a time
 
 
 def make_executor(
@@ -676,8 +666,7 @@ def accept_request_fields(
     return decorated
 
 
-ARGUMENTS_WIDTH = 92
-"""Line width of a docstring's arguments."""
+ARGUMENTS_WIDTH = 92  # line width of a docstring's arguments
 
 ARGUMENTS_TEMPLATE = """\
 Args:

@@ -66,8 +66,7 @@ OVERRIDING_FIELDS = {
 }  # fmt: skip
 """Recipe field that overrides each setting of a portfolio entry, if the user sets it."""
 
-GIVEN_SPACE_NAME = "given"
-"""Name of the space of one given architecture."""
+GIVEN_SPACE_NAME = "given"  # name of the space of one given architecture
 
 PUBLIC_WINNER_NAME = "found on public data"
 """Name of the space of the single candidate that a search on public data found."""

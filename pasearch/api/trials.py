@@ -23,8 +23,7 @@ from pasearch.runs.folder import RunFolder
 from pasearch.runs.journal import Address, Journal, MissingStudyError, parse_address
 from pasearch.runs.keys import Stream
 
-STUDY_FILE = "study.json"
-"""File in `private/` with the name and address of the run's study."""
+STUDY_FILE = "study.json"  # file in `private/` with the name and address of the run's study
 
 
 @contextmanager

@@ -82,8 +82,7 @@ def crossover(
         typer.Argument(
             help="Two or more models: linear, fcn, cnn or a network's .toml. Add options with +: a "
             "front end (feature extractor), rwt, full-batches, recipe:NAME, or the features: "
-            "cfs:6, "
-            "random:6, columns:age,sex, numbers. Example: linear+scattering."
+            "cfs:6, random:6, columns:age,sex, numbers. Example: linear+scattering."
         ),
     ],
     given: dict[str, Any],
@@ -142,8 +141,7 @@ def crossover(
         if named := [name for name, value in free.items() if value]:
             raise UsageError(
                 f"`eps=` measures on private records, which `{named[0]}=` does not support: leave "
-                "it "
-                "out." + (" Resume such a run with `pasearch resume RUN`." * ("resume" in named))
+                "it out." + (" Resume such a run with `pasearch resume RUN`." * ("resume" in named))
             )
         from pasearch.api.crossover import make_grid_options
         from pasearch.cli.tasks import plan_and_run

@@ -210,8 +210,7 @@ def _format_csv(
 # No value stops a prediction, so these warnings report it. A row that cannot be split into cells
 # gets no prediction. Rows are numbered as in `pasearch check`.
 
-MAX_LISTED_ROWS = 5
-"""Number of rows that a line names."""
+MAX_LISTED_ROWS = 5  # number of rows that a line names
 
 
 def describe_unread_cells(

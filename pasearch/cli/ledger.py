@@ -148,20 +148,18 @@ def add_run(path: Path, run: Path, total: Budget | None, *, same_data: bool) -> 
         if known and not same_data:
             raise UsageError(
                 f"{escape_text(path)} holds runs already, and nothing in it tells whose records "
-                "they "
-                "read: a fingerprint of the records would be a function of private values that no "
-                "budget pays for. Give --same-data to confirm that this run read the same records, "
-                "and was made after the runs that are in the ledger."
+                "they read: a fingerprint of the records would be a function of private values "
+                "that no budget pays for. Give --same-data to confirm that this run read the same "
+                "records, and was made after the runs that are in the ledger."
             )
     found = SharedLedger.forecast(path, total, events, n)
     if not found.fits:
         raise BudgetError(
             f"{escape_text(run)} does not fit into {escape_text(path)}, so it was not added: all "
-            "runs together "
-            f"would cost epsilon {found.after:.4g}, and the total is {found.total.epsilon:g}, at "
-            f"delta {found.total.delta:g}. This ledger does not cover what the run has released. "
-            "Begin another ledger with a larger --ledger-budget, and add all finished runs to it, "
-            "from the oldest to the newest."
+            f"runs together would cost epsilon {found.after:.4g}, and the total is "
+            f"{found.total.epsilon:g}, at delta {found.total.delta:g}. This ledger does not cover "
+            "what the run has released. Begin another ledger with a larger --ledger-budget, and "
+            "add all finished runs to it, from the oldest to the newest."
         )
     day = datetime.fromtimestamp(folder.started, UTC).date().isoformat()
     SharedLedger.begin(path, total, name, events, n, day=day)

@@ -48,8 +48,7 @@ def check_paths(asked: Mapping[str, Any], *, run: bool) -> None:
         if not os.access(path, os.R_OK):
             raise UsageError(
                 f"{escape_text(path)} is not readable: change its permissions, or name another "
-                "file "
-                f"(`{name}=`)."
+                f"file (`{name}=`)."
             )
     if (ledger := asked.get("ledger")) is not None:
         check_ledger(Path(ledger), asked.get("ledger_budget"), run=run)
@@ -60,8 +59,7 @@ def check_paths(asked: Mapping[str, Any], *, run: bool) -> None:
         if isinstance(value, (str, Path)) and is_path(str(value)) and not Path(value).exists():
             raise UsageError(
                 f"{escape_text(value)} is not there: expected a file, a folder of images, or one "
-                "of the "
-                f"built-in names (`{name}=`).{suggest_name(value, BUILT_IN_NAMES)}"
+                f"of the built-in names (`{name}=`).{suggest_name(value, BUILT_IN_NAMES)}"
             )
     root = asked.get("data_root")
     if root is not None and Path(root).exists() and not Path(root).is_dir():
@@ -138,8 +136,7 @@ def check_ledger(path: Path, total: object, *, run: bool) -> None:
         if run and total is None:
             raise UsageError(
                 f"{escape_text(path)} is not there yet: give the total epsilon and delta of all "
-                "runs "
-                "on these data (`ledger_budget=`)."
+                "runs on these data (`ledger_budget=`)."
             )
         if run:
             check_writable(path, "ledger")
@@ -161,6 +158,5 @@ def check_ledger(path: Path, total: object, *, run: bool) -> None:
     ):
         raise UsageError(
             f"{escape_text(path)} is not a shared ledger: name the file that the first run on "
-            "these "
-            "data created, or a new one (`ledger=`)."
+            "these data created, or a new one (`ledger=`)."
         )

@@ -272,9 +272,8 @@ def _show_plan(
         if prepared.request.executor == "ray":
             message = (
                 "Trainings: on a Ray cluster. Anybody who can observe it sees the number and times "
-                "of "
-                "trainings, which the privacy cost does not cover; anybody who can log in to its "
-                "machines can read the records. Protect it like the private folder of the run."
+                "of trainings, which the privacy cost does not cover; anybody who can log in to "
+                "its machines can read the records. Protect it like the private folder of the run."
             )
             typer.echo(wrap_lines(message) + "\n")
 

@@ -72,8 +72,7 @@ from pasearch.planning import GAUSSIAN_NOISE, PURE_NOISE, LineTemplate
 from pasearch.runs.keys import Stream
 from pasearch.runs.sums import NoisySum
 
-MIN_ENTROPY = 1e-12
-"""Minimum entropy of a variable that is not constant, bits."""
+MIN_ENTROPY = 1e-12  # minimum entropy of a variable that is not constant, bits
 
 ENTROPY_GRID_STEPS = 2**12
 """Number of grid steps in an entropy's sensitivity; its noise is an integer number of steps."""
@@ -160,8 +159,7 @@ def published_sensitivity(n: int) -> float:
     return (2 + 1 / math.log(2) + 2 * math.log2(n)) / n
 
 
-NOISE_SIMULATIONS = 100
-"""Number of simulations of irrelevant features under the same noise."""
+NOISE_SIMULATIONS = 100  # number of simulations of irrelevant features under the same noise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

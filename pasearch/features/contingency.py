@@ -173,8 +173,7 @@ class Attributes:
         return reduce(add, (count_tables(codes, self) for codes in self.encode_parts(records)))
 
 
-MAX_CODES = 2**14
-"""Maximum number of codes of all columns: 2 GiB of tables."""
+MAX_CODES = 2**14  # maximum number of codes of all columns: 2 GiB of tables
 
 
 def make_attributes(schema: AnySchema) -> Attributes:
@@ -338,8 +337,7 @@ class ContingencyTables(GaussianRelease):
         return JointCounts(counts=counts, slots=joint.slots)
 
 
-FITTING_ROUNDS = 20
-"""Number of rounds that fit rows, then columns, to the marginals."""
+FITTING_ROUNDS = 20  # number of rounds that fit rows, then columns, to the marginals
 
 MAX_SPECTRAL_CODES = 2000
 """Maximum number of codes with an eigendecomposition: its time is cubic in them."""

@@ -118,8 +118,7 @@ class PublicRecordAccess(RecordAccess):
         return self._records.take(train), self._records.take(held)
 
 
-CURVE_POINTS = 8
-"""Number of feature counts at which a curve is measured, on public data."""
+CURVE_POINTS = 8  # number of feature counts at which a curve is measured, on public data
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

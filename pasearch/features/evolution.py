@@ -28,8 +28,7 @@ from pasearch.accounting.checks import check_nonnegative, check_positive_integer
 from pasearch.errors import UsageError
 from pasearch.features.selector import Selector
 
-Masks = npt.NDArray[np.bool_]
-"""Sets of features, (p, d): a row is a set, True for its members."""
+Masks = npt.NDArray[np.bool_]  # sets of features, (p, d): a row is a set, True for its members
 
 # Defaults original to this project: measured on noise-free merits of Adult (benchmarks/features).
 PARENT_FRACTION = 0.03  # fraction of the sets that become parents
@@ -144,8 +143,7 @@ class Evolution:
         return Generation(generation.number + 1, children)
 
 
-MAX_GENERATIONS = 1000
-"""Maximum number of generations of a genetic search."""
+MAX_GENERATIONS = 1000  # maximum number of generations of a genetic search
 
 
 class EvolvingSelector(Selector):

@@ -64,8 +64,7 @@ class RandomFeatures(SizedSelector):
         return self.count(features)
 
 
-MAX_POOL_SIDE = 1024
-"""Maximum side of a pool, pixels."""
+MAX_POOL_SIDE = 1024  # maximum side of a pool, pixels
 
 
 @SELECTORS.register

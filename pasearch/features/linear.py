@@ -31,8 +31,7 @@ from pasearch.runs.sums import MAX_SUM_RECORDS, GaussianRelease, GaussianSum, cl
 
 RIDGE_FACTOR = 2.0
 """Default ridge in units of noise * sqrt(features + 1); measured, see the proof page."""
-PUBLIC_RIDGE = 1e-6
-"""Default ridge without noise; it makes linearly dependent features solvable."""
+PUBLIC_RIDGE = 1e-6  # default ridge without noise; it makes linearly dependent features solvable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

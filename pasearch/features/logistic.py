@@ -34,17 +34,14 @@ from pasearch.accounting.profiles import Array
 from pasearch.errors import UsageError
 from pasearch.runs.keys import Stream
 
-WEIGHT_TOLERANCE = 1e-12
-"""Maximum L2 distance of weights from the minimiser, apart from rounding."""
+WEIGHT_TOLERANCE = 1e-12  # maximum L2 distance of weights from the minimiser, apart from rounding
 GRADIENT_ROUNDING = 1e-14
 """Gradient norm that may be rounding alone, in units of the root of the summed squares."""
-COMBINED_STEPS = 8
-"""Number of earlier steps that an accelerated step combines."""
+COMBINED_STEPS = 8  # number of earlier steps that an accelerated step combines
 MAX_ACCELERATED_STEPS = 1000
 MAX_NEWTON_STEPS = 200
 MIN_NEWTON_FRACTION = 1e-8  # minimum fraction of a Newton step, when steps are halved
-MAX_CHUNK_NUMBERS = 1 << 22
-"""Maximum numbers in each of a few solver arrays: a memory limit."""
+MAX_CHUNK_NUMBERS = 1 << 22  # maximum numbers in each of a few solver arrays: a memory limit
 GRADIENT_BLOCK_RECORDS = 2048
 """Number of records per block of a gradient; intermediate results fit into a core's cache."""
 
@@ -290,15 +287,12 @@ REGULARISATION_FACTOR = 8.0
 """Default regularisation in units of 1 / epsilon; measured, see the proof page."""
 ROUNDING_FACTOR = 1 + 1e-9
 """Factor that enlarges norms and reduces epsilon to cover floating-point rounding."""
-MAX_FEATURE_SIZE = 10.0
-"""Maximum absolute feature value; features of encoded records are in [0, 1]."""
+MAX_FEATURE_SIZE = 10.0  # maximum absolute feature value; features of encoded records are in [0, 1]
 WEIGHT_RESOLUTION = 2.0**-24
 """Resolution of released weights; the low bits of solver and noise are not released."""
 DRAW_WEIGHTS = np.full(4, 0.5)
-MAX_MEMORY_BYTES = 2**34
-"""Approximate maximum memory of objective perturbation: 16 GiB."""
-RECORD_COPIES = 6
-"""Approximate maximum number of float64 copies of all records in memory."""
+MAX_MEMORY_BYTES = 2**34  # approximate maximum memory of objective perturbation: 16 GiB
+RECORD_COPIES = 6  # approximate maximum number of float64 copies of all records in memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -336,8 +330,7 @@ class ObjectivePerturbation:
         if not strength >= least:
             raise UsageError(
                 f"regularisation is {strength:g}: expected {least:g} or above, which is outputs / "
-                "epsilon; otherwise a record could cost more than epsilon. Omit it for the "
-                "default."
+                "epsilon; otherwise a record could cost more than epsilon. Omit it for the default."
             )
         object.__setattr__(self, "regularisation", strength)
 

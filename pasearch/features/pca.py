@@ -28,8 +28,7 @@ from pasearch.planning import GAUSSIAN_NOISE, LineTemplate
 from pasearch.runs.keys import Stream
 from pasearch.runs.sums import GaussianSum
 
-MOMENTS_LINE = "second moments"
-"""Plan line of the one release."""
+MOMENTS_LINE = "second moments"  # plan line of the one release
 
 
 @SELECTORS.register

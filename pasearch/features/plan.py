@@ -53,11 +53,8 @@ from pasearch.training.settings import make_linear_recipe
 MEANS_LINE, FINAL_LINE, SCORES_LINE = "feature means", "final training", "score"
 """Names of the lines that every method shares."""
 
-MEANS_SHARE = 0.1
-"""Fraction of the training records' epsilon for the features' means."""
-
-MAX_SELECTION_SHARE = 0.8
-"""Maximum fraction of epsilon for the selection."""
+MEANS_SHARE = 0.1  # fraction of the training records' epsilon for the features' means
+MAX_SELECTION_SHARE = 0.8  # maximum fraction of epsilon for the selection
 
 MAX_FEATURES = 20_000
 """Maximum number of features: their correlation matrix has the square of it as entries."""

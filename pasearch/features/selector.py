@@ -112,8 +112,7 @@ SetScorer = Callable[[Array, Sequence[str]], list[int]]
 scores.
 """
 
-SELECTION_SHARE = 0.4
-"""Default fraction of epsilon for the selection."""
+SELECTION_SHARE = 0.4  # default fraction of epsilon for the selection
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -55,8 +55,7 @@ from pasearch.runs.keys import Stream
 from pasearch.runs.mechanisms import ExponentialMechanism, bernoulli_decay
 from pasearch.runs.sums import GaussianSum
 
-SHARE_UNITS = 1000
-"""Denominator of class shares: they are integers in thousandths."""
+SHARE_UNITS = 1000  # denominator of class shares: they are integers in thousandths
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -275,13 +274,11 @@ def _is_integer(value: object) -> bool:
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 
-SHARES_LINE, PICKS_LINE = "class shares", "picks"
-"""Plan lines of the two releases."""
+SHARES_LINE, PICKS_LINE = "class shares", "picks"  # plan lines of the two releases
 
 PICK_MECHANISMS = {"permute-and-flip": PermuteAndFlip, "gumbel": GumbelTop}
 
-CLASS_SHARES_FRACTION = 0.1
-"""Fraction of the selection's epsilon for the class shares."""
+CLASS_SHARES_FRACTION = 0.1  # fraction of the selection's epsilon for the class shares
 
 
 @SELECTORS.register

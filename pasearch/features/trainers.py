@@ -38,8 +38,7 @@ from pasearch.training.trainer import train
 OnStep = Callable[[int, int], None]
 OptionalOnStep = OnStep | None
 SetFitter = Callable[[Array], "list[LinearModel]"]
-MODELS_PER_PRODUCT = 64
-"""Number of models whose scores are computed in one product: a memory limit."""
+MODELS_PER_PRODUCT = 64  # number of models whose scores are computed in one product: a memory limit
 
 LINKS = ("softmax", "one-vs-rest", "identity")
 """Conversions of scores to probabilities: softmax; normalised logistic per class; none."""

@@ -42,17 +42,13 @@ if TYPE_CHECKING:
     from pasearch.data.tables import AnySchema
     from pasearch.search.plan import Plan
 
-SIMULATED_RUNS = 2000
-"""Number of simulated runs on each data set for one prediction."""
-
-MAX_SECONDS_ON_CPU = 3600.0
-"""Longest search that auto chooses on a CPU, seconds."""
+SIMULATED_RUNS = 2000  # number of simulated runs on each data set for one prediction
+MAX_SECONDS_ON_CPU = 3600.0  # longest search that auto chooses on a CPU, seconds
 
 MAX_PREDICTED_LOSS = 0.003
 """Largest predicted loss of accuracy by low-budget evaluations, at the quantile `LOSS_QUANTILE`."""
 
-LOSS_QUANTILE = 0.9
-"""Quantile of the loss over the study's data sets."""
+LOSS_QUANTILE = 0.9  # quantile of the loss over the study's data sets
 
 MIN_SHRINKAGE = 0.1
 """Smallest shrinkage factor at which low-budget evaluations are worth their cost."""
@@ -79,8 +75,7 @@ class StrategyOption:
         return "one training" if self == FIXED_OPTION else "trained anew"
 
 
-FIXED_OPTION = StrategyOption(name="fixed")
-"""Single training that a search is compared with."""
+FIXED_OPTION = StrategyOption(name="fixed")  # single training that a search is compared with
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -212,8 +212,7 @@ def compute_score_count(
     )
 
 
-FAILED_SCORE = -math.inf
-"""Fitness of a failed trial."""
+FAILED_SCORE = -math.inf  # fitness of a failed trial
 
 
 MIN_SECONDS_FOR_PROCESSES = 10.0
@@ -227,13 +226,11 @@ GPU_QUEUES = 5
 """Number of groups of interleaved trainings. A GPU computes the steps of some groups while the
 steps of others are prepared or evaluated."""
 
-CURVE_POINTS = 20
-"""Number of accuracy measurements during a training on public data."""
+CURVE_POINTS = 20  # number of accuracy measurements during a training on public data
 
 _Any = TypeVar("_Any")
 
-MAX_CURVE_RECORDS = 2000
-"""Maximum number of test records for each point of that curve."""
+MAX_CURVE_RECORDS = 2000  # maximum number of test records for each point of that curve
 
 
 @dataclass(slots=True)

@@ -48,14 +48,9 @@ DEFAULT_SQUARED_SHARE = 0.3  # fraction of the squared budget for the default le
 DEFAULT_LEVELS = (0.16, 0.25, 0.4, 0.63, 1.0)
 """Default levels of a grid, as fractions of the last level."""
 
-DEFAULT_REPEATS = 2
-"""Default number of trainings of each model at each level."""
-
-MAX_MODELS = 8
-"""Maximum number of models; a budget does not suffice for more."""
-
-MAX_LEVELS = 100
-"""Maximum number of epsilons of a grid."""
+DEFAULT_REPEATS = 2  # default number of trainings of each model at each level
+MAX_MODELS = 8  # maximum number of models; a budget does not suffice for more
+MAX_LEVELS = 100  # maximum number of epsilons of a grid
 
 
 @STRATEGIES.register

@@ -150,8 +150,7 @@ def check_portions(strategy: Strategy) -> None:
         )
 
 
-RECIPE_SETTING = "recipe"
-"""Name of the candidate setting that holds the index of its recipe."""
+RECIPE_SETTING = "recipe"  # name of the candidate setting that holds the index of its recipe
 
 
 def recipe_index(settings: Settings) -> int:

@@ -88,8 +88,7 @@ class RoundShape:
         return max(1, round(steps * self.steps))
 
 
-FULL_ROUND = RoundShape()
-"""Shape of a round of full trainings."""
+FULL_ROUND = RoundShape()  # shape of a round of full trainings
 
 EventOfRound = Callable[[RoundShape], Event]
 """Function from a round's shape to the event of one candidate's access to a partition."""

@@ -38,8 +38,7 @@ from pasearch.runs.mechanisms import ExponentialMechanism, NoisyCounts
 from pasearch.training.metrics import Metric
 from pasearch.training.score_tables import LOG_ODDS_EDGES
 
-VARIANT_LINE = "variant pick"
-"""Name of the line that the selection is charged to."""
+VARIANT_LINE = "variant pick"  # name of the line that the selection is charged to
 
 AS_TRAINED = "as trained"
 CHECKPOINT_NAMES = {
