@@ -4,10 +4,9 @@
 
 w are the weights of one output. For two classes, they are the second minus the first; for more, a
 class minus the mean of all, for the class with the largest reach. A number is evaluated at both
-ends of every bin, a category at every declared value. "Missing" and "other" are excluded,
-because their weight is pure noise if no record has them. The reach is in
-log-odds, or in the target's unit. It is
-post-processing of released weights and has no privacy cost.
+ends of every bin, a category at every declared value. "Missing" and "other" are excluded, because
+their weight is pure noise if no record has them. The reach is in log-odds, or in the target's unit.
+It is post-processing of released weights and has no privacy cost.
 
 Source: original to this project; docs/result.md, `effects`.
 """

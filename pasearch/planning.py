@@ -47,7 +47,7 @@ from pasearch.data.split import Split, choose_estimation_partition
 from pasearch.data.tables import AnySchema
 from pasearch.errors import BudgetError, UsageError
 from pasearch.runs.ledger import Line
-from pasearch.training.metrics import Metric, find_metric
+from pasearch.training.metrics import Metric, choose_test_metric, find_metric
 
 if TYPE_CHECKING:
     from pasearch.data.front_ends import FrontEnd
@@ -324,6 +324,14 @@ class CalibratedPlan(PlanTerms):
     def ranking_metric(self) -> Metric:
         """Metric that ranks candidates."""
         return self.score_metric
+
+    @property
+    def test_metric(self) -> Metric:
+        """Metric of the test for a complete schema; it may release more than the score."""
+        return choose_test_metric(
+            self.score_metric, outputs=self.schema.outputs, slots=self.split.test,
+            epsilon=self.test.epsilon,  # pyright: ignore[reportAttributeAccessIssue]
+        )  # fmt: skip
 
     @property
     def score_slots(self) -> int:

@@ -77,8 +77,7 @@ class NamedComponent:
 
     __slots__ = ()
 
-    name: ClassVar[str]
-    """Name in requests, recipes, spaces and `result.json`."""
+    name: ClassVar[str]  # name in requests, recipes, spaces and `result.json`
 
 
 class Stage(NamedComponent, ABC):
@@ -86,8 +85,7 @@ class Stage(NamedComponent, ABC):
 
     __slots__ = ()
 
-    named: ClassVar[bool] = True
-    """Whether the JSON values contain the name."""
+    named: ClassVar[bool] = True  # whether the JSON values contain the name
     checks: ClassVar[FieldChecks] = {}
     """Check of each field, which may also convert it; see `accounting.checks`."""
     description_template: ClassVar[str] = ""

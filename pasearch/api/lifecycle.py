@@ -5,8 +5,7 @@
              ->  keys destroyed
 
 `run` starts a run and `carry_out` also finishes an interrupted one. `create_run` and `reopen_run`
-give
-its folder, `opened` its ledger and keys; `publish` writes what is released.
+give its folder, `opened` its ledger and keys; `publish` writes what is released.
 
 Source: docs/rules.md, rules 1, 10, 11 and 12; docs/result.md.
 """

@@ -170,8 +170,7 @@ class Request:
     """Request of any task; only `data` may be positional."""
 
     task: ClassVar[str] = ""
-    among: ClassVar[tuple[str, ...]] = ()
-    """Strategies or methods of the task, without auto."""
+    among: ClassVar[tuple[str, ...]] = ()  # strategies or methods of the task, without auto
 
     data: Data = "digits"
     _: KW_ONLY

@@ -587,8 +587,7 @@ class CFSGreedy(MeritSelector, SizedSelector):
         merits: Release for the merits: "tables" (Gaussian noise on all contingency tables) or
             "entropies" (Laplace noise on every entropy, as in the paper).
         until_no_gain: Whether selection stops at the first feature that does not raise the merit,
-            even
-            if the merit rises again later.
+            even if the merit rises again later.
     """
 
     name: ClassVar[str] = "cfs-greedy"

@@ -34,7 +34,7 @@ from pasearch.accounting.profiles import Array
 from pasearch.data.column import DEFAULT_BINS, Column
 from pasearch.data.partitions import Records
 from pasearch.data.schema import Schema
-from pasearch.data.tables import AnySchema, TableSchema
+from pasearch.data.tables import AnySchema
 from pasearch.errors import UsageError
 from pasearch.runs.keys import Stream
 from pasearch.runs.sums import GaussianRelease, GaussianSum
@@ -48,10 +48,8 @@ class Attribute:
         name: Name of the column; for a text column, of the column and the word.
         size: Number of codes: 0 .. size - 1.
         encoding: Rule for a record's code: `one-hot` (index of the 1), `binned` (the same, after
-            the
-            scaled number), `cut` (bin of the scaled number, and whether it is missing), `flag` (0
-            or
-            1), `class` or `target` (from y).
+            the scaled number), `cut` (bin of the scaled number, and whether it is missing), `flag`
+            (0 or 1), `class` or `target` (from y).
         features: Value at each code, for each feature of the column in the record's order.
     """
 
@@ -190,7 +188,12 @@ def make_attributes(schema: AnySchema) -> Attributes:
         ]
     else:
         items = [each for column in schema.pieces for each in _attributes_of_column(column)]
-    return Attributes(items=(*items, _attribute_of_target(schema)))
+    name = "target" if isinstance(schema, Schema) else schema.target.name
+    if schema.regression:
+        target = Attribute(name=name, size=DEFAULT_BINS, encoding="target")
+    else:
+        target = Attribute(name=name, size=schema.outputs, encoding="class")
+    return Attributes(items=(*items, target))
 
 
 _IDENTITY_CODES = tuple(range(DEFAULT_BINS))
@@ -223,13 +226,6 @@ def _attributes_of_column(column: Column) -> list[Attribute]:
             features=(number, *(told if edges else told[-1:])),
         )
     ]
-
-
-def _attribute_of_target(schema: Schema | TableSchema) -> Attribute:
-    name = "target" if isinstance(schema, Schema) else schema.target.name
-    if schema.regression:
-        return Attribute(name=name, size=DEFAULT_BINS, encoding="target")
-    return Attribute(name=name, size=schema.outputs, encoding="class")
 
 
 def _indicator_codes(size: int) -> tuple[tuple[int, ...], ...]:
@@ -301,8 +297,7 @@ class ContingencyTables(GaussianRelease):
 
     Guarantee: `release` costs `event` for the counts of records, as far as float64 noise is
     Gaussian: a record is in one cell of each of T tables, so the tables / sqrt(T) change by 1 in
-    L2.
-    The noise multiplier is the standard deviation of the noise / sqrt(T), in records.
+    L2. The noise multiplier is the standard deviation of the noise / sqrt(T), in records.
     """
 
     __slots__ = ()
@@ -396,8 +391,7 @@ class _TableDenoiser:
         """Estimate the number of records, and the number with each code.
 
         Each table estimates both; the estimates are averaged with weights 1 / variance. The
-        variance is
-        proportional to the number of cells that are summed.
+        variance is proportional to the number of cells that are summed.
         """
         weight = self._others / np.outer(self._sizes, self._sizes)
         total = float((weight * self._sum_by_table(noisy)).sum() / weight.sum())
@@ -417,10 +411,8 @@ class _TableDenoiser:
         """Shrink the deviations from independence by the expected noise.
 
         There are two factors. A table's sum of squares is larger by (rows - 1) (columns - 1) s^2
-        with noise
-        of standard deviation s. And all tables form one covariance matrix of S indicators: it has
-        no
-        negative eigenvalue, and noise causes eigenvalues up to 2 s sqrt(S).
+        with noise of standard deviation s. And all tables form one covariance matrix of S
+        indicators: it has no negative eigenvalue, and noise causes eigenvalues up to 2 s sqrt(S).
         """
         noise = deviation**2 * np.outer(self._sizes - 1, self._sizes - 1)
         squares = self._sum_by_table(beyond**2)

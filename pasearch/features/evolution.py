@@ -69,8 +69,7 @@ class Evolution:
     """Operators of Algorithm 4.
 
     Guarantee: `first_generation` and `tell` return `population` sets, none empty, that depend on
-    their
-    arguments alone. They read no record: only the fitness has a privacy cost.
+    their arguments alone. They read no record: only the fitness has a privacy cost.
 
     Args:
         population: Number of sets per generation, k, 2 or more.

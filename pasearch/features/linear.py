@@ -39,8 +39,7 @@ class NoisyMoments(GaussianRelease):
     """Gaussian release of the second moments of bounded records: features, 1 and target.
 
     Guarantee: `release_parts` costs `event`, for any number of models fitted to the result, as far
-    as
-    float64 noise is Gaussian.
+    as float64 noise is Gaussian.
 
     Args:
         noise_multiplier: Standard deviation of the noise, above 0; the sensitivity is 1.

@@ -214,8 +214,7 @@ def _minimise_by_newton(rows: Tensor, target: Tensor, ridge: Tensor, enough: Ten
     """Minimise one objective by Newton's method, halving each step until it improves.
 
     The objective is strictly convex and the curvature exact, so the method converges from any
-    start,
-    for any scales of the features and any ridge.
+    start, for any scales of the features and any ridge.
 
     Args:
         rows: Columns of the used features, (n, c).
@@ -309,8 +308,7 @@ class ObjectivePerturbation:
             scaled down to it.
         classes: Number of classes, 2 or more: public, independent of the records.
         regularisation: Regularisation a for records of norm at most 1 (`scale`), at least `outputs`
-            /
-            epsilon. None: `REGULARISATION_FACTOR` times that.
+            / epsilon. None: `REGULARISATION_FACTOR` times that.
     """
 
     epsilon: float

@@ -46,7 +46,7 @@ from pasearch.registry import check_descriptions
 from pasearch.spaces.architecture import Architecture
 from pasearch.spaces.cost import estimate_seconds, measure_step_work
 from pasearch.spaces.portfolio import ASSUMED_CATEGORIES
-from pasearch.training.metrics import Metric, ScoreNoise, choose_test_metric
+from pasearch.training.metrics import ScoreNoise
 from pasearch.training.recipe import Recipe
 from pasearch.training.settings import make_linear_recipe
 
@@ -112,14 +112,6 @@ class FeaturePlan(CalibratedPlan):
         """Noise of the test score or its counts, for a plan that trains a model."""
         return self._score(TEST_LINE)
 
-    @property
-    def test_metric(self) -> Metric:
-        """By what the released model is tested, of a complete schema: more than its score."""
-        return choose_test_metric(
-            self.score_metric, outputs=self.schema.outputs, slots=self.split.test,
-            epsilon=self.test.epsilon,
-        )  # fmt: skip
-
     def _score(self, line: str) -> ScoreNoise:
         return self.score_metric.noise(self.noise(line))
 
@@ -148,8 +140,7 @@ class FeaturePlan(CalibratedPlan):
         """Estimate the time of all trainings together, in seconds, on two CPU cores.
 
         Each training is counted with all features that it may receive. Undeclared columns are
-        counted as in
-        `Plan.seconds_per_training`. None for models that are solved in closed form.
+        counted as in `Plan.seconds_per_training`. None for models that are solved in closed form.
         """
         if self.trainer.noise_name != "mu":
             return None

@@ -194,8 +194,7 @@ class RecordAccess(ABC):
 class Selector(NamedComponent, ABC):
     """Feature selection method: a frozen dataclass of its settings. See the module docstring."""
 
-    description: ClassVar[str]
-    """One-line description."""
+    description: ClassVar[str]  # one-line description
     public_description: ClassVar[str] = ""
     """One-line description on public records; empty if the method does not use them."""
     selection_rule: ClassVar[str] = "composition"
@@ -214,8 +213,7 @@ class Selector(NamedComponent, ABC):
     """Whether it releases the relevance of each feature, and the merit of the set."""
     shows_trials: ClassVar[bool] = False
     """Whether every candidate may be shown with its noisy score."""
-    size: int | None = None
-    """Number of features; None leaves it to the method."""
+    size: int | None = None  # number of features; None leaves it to the method
 
     def __init_subclass__(cls, **options: Any) -> None:
         """Raise an error for a selection rule without a theorem."""
@@ -373,8 +371,7 @@ class ComparingSelector(Selector):
         """Compute the paper's bound of the trainings (Eq. 8), which is for pure epsilon-DP.
 
         Trainings of (epsilon, delta)-DP enter with their epsilon at the run's delta. There is no
-        bound for
-        trainings that share one release: the paper has no such trainings.
+        bound for trainings that share one release: the paper has no such trainings.
         """
         if trainer.shares_release:
             return []

@@ -254,8 +254,7 @@ class PermuteAndFlip(TopMechanism):
     """Permute-and-flip k times, without replacement.
 
     Guarantee: that of `TopMechanism`; for the same scores, a selection is on average no further
-    from
-    the best than the exponential mechanism's.
+    from the best than the exponential mechanism's.
     """
 
     name: ClassVar[str] = "permute and flip"

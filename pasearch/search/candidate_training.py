@@ -32,7 +32,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from itertools import cycle
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -120,32 +120,16 @@ def start_candidate_training(
     recipe: Recipe,
     streams: Mapping[str, Stream],
     *,
-    device: str,
     on_step: Callable[[int, nn.Module], None] | None = None,
-    looks: Callable[[int], bool] | None = None,
-    query: ValidationQuery | None = None,
-    splits: bool = True,
-    together: TrainingGroup | None = None,
+    **options: Any,
 ) -> tuple[nn.Module, Iterator[int]]:
     """Build the candidate's network, and return it with the iterator that trains it.
 
-    Arguments and cost are those of `train_candidate`; `splits` and `together` are passed on to the
-    trainer.
+    Arguments and cost are those of `train_candidate`; `options` are passed on to the trainer.
     """
     network = candidate.build(schema.shape, schema.outputs, streams["weights"].generator())
     call_back = None if on_step is None else lambda finished: on_step(finished, network)
-    return network, run_rounds(
-        network,
-        records,
-        recipe,
-        streams,
-        device=device,
-        on_step=call_back,
-        looks=looks,
-        query=query,
-        splits=splits,
-        together=together,
-    )
+    return network, run_rounds(network, records, recipe, streams, on_step=call_back, **options)
 
 
 def train_or_mark_failed(
@@ -227,8 +211,6 @@ GPU_QUEUES = 5
 steps of others are prepared or evaluated."""
 
 CURVE_POINTS = 20  # number of accuracy measurements during a training on public data
-
-_Any = TypeVar("_Any")
 
 MAX_CURVE_RECORDS = 2000  # maximum number of test records for each point of that curve
 
@@ -379,9 +361,8 @@ def train_interleaved(
         for place in places:
             place.together = TrainingGroup()
         part = jobs[low : low + MAX_INTERLEAVED_TRAININGS * len(places)]
-        dealt = _alternate_devices(
-            [(place, group) for group in range(GPU_QUEUES) for place in places]
-        )
+        queues = [(place, group) for group in range(GPU_QUEUES) for place in places]
+        dealt = cycle([*queues, *queues[::-1]])  # long and short trainings alike for each device
         turns = left = [
             _InterleavedTraining(job, *to) for job, to in zip(part, dealt, strict=False)
         ]
@@ -465,11 +446,6 @@ class _Device:
                     turn.postpone()
                 return []
         return left
-
-
-def _alternate_devices(places: Sequence[_Any]) -> Iterator[_Any]:
-    """Return the devices in forward, then backward order, repeated."""
-    return cycle([*places, *places[::-1]])
 
 
 def _list_devices(device: str) -> list[_Device]:

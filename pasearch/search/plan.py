@@ -61,7 +61,6 @@ from pasearch.training.metrics import (
     Metric,
     ScoreNoise,
     SumNoise,
-    choose_test_metric,
     make_default_noise,
 )
 from pasearch.training.recipe import Recipe
@@ -330,14 +329,6 @@ class Plan(CalibratedPlan):
     @property
     def ranking_metric(self) -> Metric:
         return self.strategy.ranking_metric(self.score_metric)
-
-    @property
-    def test_metric(self) -> Metric:
-        """Metric of the test for a complete schema; it may release more than the score."""
-        return choose_test_metric(
-            self.score_metric, outputs=self.schema.outputs, slots=self.split.test,
-            epsilon=self.test.epsilon,
-        )  # fmt: skip
 
     @property
     def score_slots(self) -> int:

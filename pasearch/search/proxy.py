@@ -10,7 +10,6 @@ Source: docs/rules.md, rule 4 (`public` has price 0, and only declared-public da
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -44,21 +43,13 @@ class Proxy:
 
     dataset: Dataset
 
-    def best(
-        self,
-        plan: Plan,
-        space: Space,
-        *,
-        device: str,
-        on_trial: Callable[[int, int], None] | None = None,
-    ) -> Candidate:
+    def best(self, plan: Plan, space: Space, *, device: str) -> Candidate:
         """Return the candidate with the best score on the public records.
 
         Args:
             plan: Plan of the single training on the private records.
             space: Search space.
             device: "cpu" or "cuda".
-            on_trial: Called with (finished trials, all trials) before each trial.
 
         Cost: none.
         """
@@ -76,8 +67,6 @@ class Proxy:
         fits = {front: self.fit(front, device) for front in every}
         scores = []
         for number, candidate in enumerate(candidates):
-            if on_trial is not None:
-                on_trial(number, len(candidates))
             records = self.dataset.all_records(fits[candidate.front_end])
             scores.append(self._score(plan, candidate, records, stream.child(number), device))
         return candidates[int(np.argmax(scores))]

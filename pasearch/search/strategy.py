@@ -132,14 +132,12 @@ class Strategy(NamedComponent, ABC):
     `from_request`."""
     internal_settings: ClassVar[tuple[str, ...]] = ()
     """Fields that no request sets: told, in words and JSON, only where they are not as usual."""
-    scored: ClassVar[bool] = True
-    """Whether candidates are compared."""
+    scored: ClassVar[bool] = True  # whether candidates are compared
     scored_on: ClassVar[str] = "validation"
     """The partition that scores are of: "validation", or "train", which then pays for them too."""
     memoised: ClassVar[bool] = False
     """Whether a repeated candidate reuses its result (allowed only under composition)."""
-    private_trials: ClassVar[bool] = True
-    """Whether trials are trained with differential privacy."""
+    private_trials: ClassVar[bool] = True  # whether trials are trained with differential privacy
 
     @property
     def look_share(self) -> float | None:

@@ -594,18 +594,6 @@ def test_on_several_gpus_trainings_give_what_they_give_one_by_one(
 
 
 @pytest.mark.unit
-def test_gpus_are_dealt_long_and_short_trainings_alike():
-    """Jobs come with the longest first: none has all the long ones."""
-    places = [candidate_training._Device("cpu", number) for number in range(3)]
-    dealt: dict[int | None, int] = {}
-    for length, place in zip(
-        range(12, 0, -1), candidate_training._alternate_devices(places), strict=False
-    ):
-        dealt[place.number] = dealt.get(place.number, 0) + length
-    assert set(dealt.values()) == {26}
-
-
-@pytest.mark.unit
 def test_a_group_is_given_its_steps_before_the_next_one_is_looked_at(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

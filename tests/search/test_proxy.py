@@ -87,10 +87,8 @@ def once(n: int = 200, steps: int = 60, epsilon: float = 8.0) -> Plan:
     ).plan
 
 
-def best(on: Dataset, space: Portfolio = BOTH, **options: Any) -> Candidate:
-    return Proxy(dataset=on).best(
-        once(), space, device="cpu", on_trial=options.get("on_trial", lambda *_: None)
-    )
+def best(on: Dataset, space: Portfolio = BOTH) -> Candidate:
+    return Proxy(dataset=on).best(once(), space, device="cpu")
 
 
 class TestForm:
