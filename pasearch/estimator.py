@@ -131,7 +131,6 @@ class _TrainedEstimator(BaseEstimator):
         return self.result.predict(self._reshape_records(X))
 
     def _reshape_records(self, X: Any) -> Any:
-        """Reshape flat records to the input shape of the model; return other input unchanged."""
         schema = self.schema
         if not isinstance(schema, Schema) or isinstance(X, (str, Path)):
             return X

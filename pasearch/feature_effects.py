@@ -134,7 +134,6 @@ def _column_effect(column: Column, own: Array, classes: list[str]) -> Values:
 
 
 def _describe_values(column: Column, names: list[str], among: Array) -> str:
-    """Describe the values of a column that have the same effect."""
     there = list(dict.fromkeys(name for name, one in zip(names, among, strict=True) if one))
     rest = list(dict.fromkeys(name for name in names if name not in there))
     if len(there) == 1:

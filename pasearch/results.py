@@ -241,7 +241,6 @@ class Result:
         return notebooks.plot_figure(self, self._plot_kinds(), kind, ax, **kwargs)
 
     def _plot_kinds(self) -> list[str]:
-        """List the kinds of figures, the default first."""
         of_features = self.document["task"] == FEATURE_SELECTION
         own = ["features", "budget"] if of_features else ["budget", "schedule"]
         compared = self.document.get("trials") and self.document["selection"]["rule"] != "none"
@@ -254,11 +253,9 @@ class Result:
             return summary_html(self.document, repr(self), self.schema)
 
     def _encoded_model(self) -> Any:
-        """Return the model that maps encoded records to outputs."""
         raise NotImplementedError
 
     def _cells(self, records: Any) -> Any:
-        """Return new records, from a file if a path is given."""
         from pasearch.data.sources import load_new_records
 
         named = isinstance(records, (str, Path))
@@ -527,7 +524,6 @@ def load_network(path: str | Path) -> nn.Sequential:
 
 
 def _read_model_file(path: str | Path, document: dict[str, Any]) -> bytes:
-    """Read the model file, and check its hash."""
     name = model_file_name(document)
     if document["model"]["file"] != name:
         raise malformed_error(

@@ -32,7 +32,6 @@ from pasearch.api.search import search_architecture
 from pasearch.data.array_file import from_arrays
 from pasearch.data.partitions import Dataset, Partition
 from pasearch.errors import BudgetError, InterruptedRunError, MachineError, UsageError
-from pasearch.report.card import ASSUMED_PUBLIC
 from pasearch.report.score import is_below_noise
 from pasearch.results import SearchResult, load_result
 from pasearch.runs.folder import RunFolder
@@ -638,29 +637,6 @@ def test_the_help_of_split_is_what_the_default_plans_do():
         assert [size / split.n for size in sizes] == [float(each) for each in said.split(",")]
 
 
-def test_a_network_too_large_to_build_is_refused_before_it_could_be_drawn():
-    wide = {"layers": [2], "units_1": [16, 2**20], "units_2": [2**20]}
-    space = {"name": "huge", "choices": wide}
-    with pytest.raises(UsageError, match="largest network"):
-        api.prepare(arrays(), budget=BUDGET, **{**OPTIONS, "space": space})
-
-
-def test_a_training_without_memory_is_a_failed_candidate(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    genuine, calls = engine.train_candidate, itertools.count()
-
-    def train(*arguments, **options):
-        if next(calls) == 0:
-            raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
-        return genuine(*arguments, **options)
-
-    monkeypatch.setattr(engine, "train_candidate", train)
-    trials = run(tmp_path / "x", "paas", seed=5).trials
-    failed = {json.dumps(each.parameters) for each in trials if each.value is None}
-    assert len(failed) == 1
-
-
 def test_every_name_of_the_package_is_there():
     import pasearch
 
@@ -698,18 +674,6 @@ class TestUndeclared:
             assert item in result.card
         assert verify(tmp_path / "x")[1] == []
         assert result.predict(arrays()[0]).shape == (200,)
-
-    @pytest.mark.unit
-    def test_read_for_nothing_it_is_listed(self, tmp_path: Path, bare: dict):
-        result = search_architecture(
-            arrays(), budget=BUDGET, out=tmp_path / "x", assume_public_schema=True, **bare
-        )
-        x, y = arrays()
-        schema = result.schema
-        assert (schema.low, schema.high, schema.classes) == (x.min(), x.max(), y.max() + 1)
-        assert result.document["assumed_public"] == ["bounds", "target"]
-        assert result.document["estimated_privately"] == []
-        assert f"## {ASSUMED_PUBLIC}" in result.card
 
 
 class TestSharedLedger:
@@ -1112,17 +1076,6 @@ categories = ["low", "high"]
         monkeypatch.chdir(tmp_path / "there")
         assert set(resume("../x").predict([[20, "Rome", None]])) <= {"low", "high"}
 
-    @pytest.mark.unit
-    def test_a_number_is_predicted_when_the_user_says_so(self, tmp_path: Path, table: Path):
-        result = search_architecture(
-            table, budget=Budget(8.0), out=tmp_path / "x", target="age", regression=True,
-            strategy="fixed", **TABLES,
-        )  # fmt: skip
-        assert result.document["score"]["metric"] == "mean absolute error"
-        low, high = result.schema.target_bounds
-        assert low < high
-        assert np.isfinite(result.predict([["Rome", "n0", "low"]])).all()
-
 
 class TestImages:
     @pytest.mark.contract
@@ -1155,12 +1108,6 @@ class TestImages:
         assert capsys.readouterr() == ("", "")
         for file in (tmp_path / "x" / "release").iterdir():
             assert RARE.encode() not in file.read_bytes()
-
-    @pytest.mark.unit
-    def test_a_folder_without_classes_is_refused(self, tmp_path: Path):
-        (tmp_path / "one" / "only").mkdir(parents=True)
-        with pytest.raises(UsageError, match="one folder for each class"):
-            api.prepare(tmp_path / "one", budget=BUDGET)
 
 
 class TestAuto:
@@ -1202,14 +1149,6 @@ def test_data_of_another_kind_are_refused_without_being_shown(given: Any):
     with pytest.raises(UsageError, match="expected a name, a path, a pandas frame") as refused:
         api.prepare(given, budget=Budget(1.0))
     assert "31337" not in str(refused.value)
-
-
-@pytest.mark.unit
-def test_what_is_misspelt_is_named():
-    with pytest.raises(UsageError, match="clases: unknown option"):
-        api.prepare("digits", budget=Budget(1.0), clases=3)  # type: ignore[call-arg]
-    with pytest.raises(UsageError, match="expected Budget"):
-        api.prepare("digits", budget=2.0)  # type: ignore[arg-type]
 
 
 @pytest.mark.unit

@@ -232,16 +232,6 @@ class TestWays:
         assert plan.split.sizes() == {"train": 600, "validation": 50, "test": 50}
 
     @pytest.mark.unit
-    def test_claims_stand_beside_and_change_no_price(self):
-        for way in ("rs", "paas"):
-            (claim,) = planned(way).claims()
-            text = plan_text(planned(way))
-            assert (f"Published bound (not used): claimed ({claim.source})" in text) == (
-                claim.value is not None
-            )
-            assert planned(way).price.epsilon <= 2.0
-
-    @pytest.mark.unit
     def test_the_papers_figure_of_mgrs_is_summed_over_its_generations(self):
         plan = small(20_000, strategy="mgrs", candidates=8, generations=2)
         (claim,) = plan.claims()
@@ -484,13 +474,6 @@ class TestUndeclared:
         assert priced(table, space=wide, max_categories=20)
         with pytest.raises(UsageError, match="largest network"):
             priced(table, space=wide, max_categories=100_000)
-
-    @pytest.mark.unit
-    def test_a_score_epsilon_that_does_not_fit_beside_the_estimate_is_refused(self):
-        options = {"strategy": "paas", "candidates": 2, "generations": 1}
-        assert priced(KNOWN, **options, score_epsilon=0.45)
-        with pytest.raises(BudgetError, match="lower the epsilon of the scores"):
-            priced(UNDECLARED["both"][0], **options, score_epsilon=0.45)
 
 
 IMAGES = Schema(shape=(8, 8), low=0.0, high=1.0, classes=3)

@@ -22,7 +22,6 @@ from pasearch import (
     select_features,
     train,
 )
-from pasearch.data.estimation import find_undeclared_classes
 from pasearch.errors import BudgetError, ChargedError, UsageError
 from pasearch.runs.keys import Keys
 from pasearch.runs.shared_ledger import SharedLedger
@@ -79,13 +78,6 @@ class TestSignal:
         assert plan("digits").refusals == ()
         assert plan("digits", budget=TINY, data_is_public=True).refusals == ()
         assert "Refused" not in str(plan("digits"))
-
-    @pytest.mark.unit
-    @pytest.mark.parametrize("trainer", ["dpsgd", "objective"])
-    @pytest.mark.parametrize("method", ["all", "pafs", "subsets"])
-    def test_every_trainer_of_features_is_refused(self, method: str, trainer: str):
-        plan = plan_feature_selection("digits", budget=TINY, method=method, trainer=trainer)
-        assert NOISE in plan.refusals[0]
 
     @pytest.mark.contract
     @pytest.mark.parametrize(
@@ -291,14 +283,6 @@ class TestClassList:
             for i in range(times)
         ]
         assert 0.97 * times <= found.count(2) < times
-
-    @pytest.mark.unit
-    @pytest.mark.parametrize("plan", [plan_training, plan_feature_selection])
-    def test_a_declared_one_costs_nothing(self, plan: Any):
-        found = plan(frame(["no", "yes"] * 1000), labels="no,yes")
-        assert found.class_estimate is None
-        assert find_undeclared_classes(found.schema) is None
-        assert "classes" not in [each.name for each in found.lines]
 
     @pytest.mark.contract
     def test_of_one_class_ends_the_run_before_the_training(self, tmp_path: Path):

@@ -26,10 +26,8 @@ from pasearch.report.card import (
     PUBLISHED_BOUNDS,
     card_json,
     card_markdown,
-    escape_markdown,
 )
 from pasearch.results import (
-    SCHEMA_VERSION,
     SearchResult,
     find_release,
     load_network,
@@ -342,11 +340,6 @@ class TestCard:
                 assert len(bare.findall(card)) == len(bare.findall(plain)), mark
             assert json.loads(json.dumps(card_json(document)))["title"].endswith(name)
 
-    @pytest.mark.unit
-    def test_ordinary_names_are_not_touched(self):
-        for name in ("digits", "fashion-mnist", "people 2024.v1", "größe"):
-            assert escape_markdown(name) == name
-
 
 class TestPredict:
     """New records through `SearchResult`: encoded as in training, answered in their own units."""
@@ -487,24 +480,3 @@ class TestPredictTables:
     def test_rows_of_another_length_are_refused(self, result: SearchResult):
         with pytest.raises(UsageError, match="expected"):
             result.predict([[20, "Rome"]])
-
-    @pytest.mark.unit
-    def test_its_price_and_schema_come_back(self, result: SearchResult):
-        again = load_result(result.path)
-        assert verify(result.path)[1] == []
-        assert again.schema == result.schema
-        assert again.schema.class_names == ("low", "high")
-        assert again.document["schema_version"] == SCHEMA_VERSION
-
-
-@pytest.mark.unit
-def test_a_file_with_a_name_of_marks_gives_a_card_that_shows_it(tmp_path: Path):
-    x, y = arrays()
-    path = tmp_path / "a*b* <i>.npz"
-    np.savez(path, x=x, y=y, bounds=np.array([-3, 3]), classes=np.array(2))
-    result = search_architecture(
-        path, budget=Budget(8.0), out=tmp_path / "x", strategy="fixed", steps=2, batch=40,
-        device="cpu",
-    )  # fmt: skip
-    assert result.card.startswith("# Privacy card: training on a\\*b\\* \\<i\\>\n")
-    assert result.document["dataset"]["name"] == "a*b* <i>"

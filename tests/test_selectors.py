@@ -464,19 +464,6 @@ class TestLedger:
 
 @pytest.mark.unit
 class TestPipelines:
-    @ALL
-    @pytest.mark.filterwarnings(NOT_PRIVATE)
-    def test_before_a_model(self, make: Any):
-        x, y = records(2000)
-        more = {
-            cfs: {},
-            pafs: {"population": 12, "generations": 3, "random_state": 0},
-            pca: {"n_components": 6},
-        }[make]
-        model = make_pipeline(make(epsilon=20.0, **more), LogisticRegression()).fit(x, y)
-        assert model.score(x, y) > 0.85
-        assert model[0].price_.epsilon <= 20.0
-
     def test_transforming_costs_nothing(self, monkeypatch: pytest.MonkeyPatch):
         x, y = records()
         fitted = [make().fit(x, y) for make in (cfs, pafs, pca)]

@@ -478,7 +478,6 @@ def advise(
 
 
 def _collect_facts(plan: Plan, request: SearchRequest, public: str | None) -> Facts:
-    """Collect what the advice may depend on from a plan."""
     schema, epsilon = plan.schema, plan.budget.epsilon
     shape, outputs = bound_network_form(schema, plan.most)
     mu = plan.final_mu or plan.trial_mu

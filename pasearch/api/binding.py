@@ -135,7 +135,6 @@ def check_surroundings(private: Path, device: str, *, begun: bool) -> None:
 
 
 def _describe_differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    """Describe the differences between two environments."""
     told = [
         f"{name} was {before[kind].get(name, 'not set')}, and is {now[kind].get(name, 'not set')}"
         for kind in ("versions", "compiler")

@@ -236,7 +236,6 @@ def make_setting(plan: Plan) -> TrainingSetting:
 def _plan_single_training(
     request: SearchRequest, dataset: Dataset, model: Model, budget: Budget
 ) -> Plan:
-    """Plan one training of a model at a budget, for the n of a data set."""
     own = {"recipe": model.recipe} if model.recipe is not None else {}
     asked = replace(request, architecture=model.candidate, strategy="fixed", budget=budget, **own)
     return prepare_search(asked, dataset).plan

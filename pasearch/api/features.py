@@ -234,7 +234,6 @@ def list_source_columns(names: list[str], schema: Any) -> list[str]:
 
 
 def _recipe_json(plan: FeaturePlan) -> dict[str, Any]:
-    """Describe the training of the released model."""
     recipe = plan.recipe
     if recipe is None:
         assert plan.model_noise is not None

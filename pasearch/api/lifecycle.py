@@ -771,7 +771,6 @@ def forecast_ledger(prepared: Prepared[Any]) -> Forecast | None:
 
 
 def _resolve_ledger_budget(request: Request, n: int) -> Budget | None:
-    """Return the total of the shared ledger that a request states, if any."""
     named = "The delta of `ledger_budget=`"
     return Budget(*total).resolve(n, named) if (total := request.ledger_budget) else None
 

@@ -703,7 +703,6 @@ def _add_arguments(text: str, request: type[Request]) -> str:
 
 
 def _check_options(request: type[Request], name: str, places: int, given: set[str]) -> None:
-    """Refuse further positional arguments, and unknown options."""
     known = {each.name for each in fields(request)}
     if places > 1:
         raise UsageError(

@@ -325,7 +325,6 @@ def _resolve_noise(
 
 
 def _search_noise(request: SearchRequest, dataset: Dataset, space: Space) -> tuple[Density, str]:
-    """Return the law of least error at the request's price, and why, in words."""
     from pasearch.training.encoded.gradients import EncodedClipping
     from pasearch.training.encoded.noise_search import density_name, rank_densities
 
@@ -403,12 +402,10 @@ def assemble_plan(
 
 
 def _is_portfolio(request: SearchRequest, space: Space) -> bool:
-    """Return whether the space is the study's portfolio, and not what a user gives."""
     return request.space == "auto" and space.name not in (GIVEN_SPACE_NAME, PUBLIC_WINNER_NAME)
 
 
 def _rank_study(request: SearchRequest, dataset: Dataset) -> Study:
-    """Return the study of this kind of data, in order of what is best at about this signal."""
     budget = request.total.resolve(dataset.n)
     return rank_study(dataset.schema, dataset.name, budget, dataset.n, request.max_categories)
 
@@ -460,7 +457,6 @@ def _selects_variant(request: SearchRequest, dataset: Dataset, strategy: Strateg
 
 
 def _has_private_queries(request: SearchRequest) -> bool:
-    """Return whether a recipe makes validation queries on private records."""
     every = [resolve_preset(each) for each in request.recipes]
     queries = [
         s.get("screening") or getattr(s.get("schedule"), "is_validation_driven", False)
@@ -470,7 +466,6 @@ def _has_private_queries(request: SearchRequest) -> bool:
 
 
 def _make_recipe(request: SearchRequest, values: Mapping[str, Any], slots: int) -> Recipe:
-    """Make one of the request's recipes for a number of training records."""
     settings = resolve_preset(values)
     if request.learning_rate is not None:
         settings["learning_rate"] = request.learning_rate

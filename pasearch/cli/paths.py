@@ -83,7 +83,6 @@ def check_new_file(path: Path | None, option: str = "") -> None:
 
 
 def _check_folder_of(path: Path, named: str) -> None:
-    """Refuse a file whose folder does not exist; `named` is the option in parentheses."""
     folder = path.absolute().parent
     if not folder.is_dir():
         why = "is not a folder: " if os.path.lexists(folder) else "is not there: create it, or "

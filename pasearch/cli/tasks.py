@@ -294,7 +294,6 @@ def _make_signer(path: Path | None) -> Callable[[Result], Result]:
 
 
 def _describe_best(document: dict[str, Any]) -> str:
-    """Describe the released model, with the training steps if only the run could determine them."""
     from pasearch.report.wording import describe_features, describe_network
     from pasearch.results import FEATURE_SELECTION
 

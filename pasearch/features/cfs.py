@@ -404,7 +404,6 @@ def cfs_greedy(
 
 
 def _add_greedily(to_class: Values, between: Values) -> tuple[list[int], list[float]]:
-    """Return all features in the order of adding, and the merit after each."""
     left = np.arange(len(to_class))
     relevance, redundancy, to_chosen = 0.0, 0.0, np.zeros(len(to_class))
     features, values = [], []

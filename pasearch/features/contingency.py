@@ -427,7 +427,6 @@ class _TableDenoiser:
         return (vectors * values) @ vectors.T * share
 
     def _fit_marginals(self, tables: Array, marginals: Array) -> Array:
-        """Fit the tables to the marginals by iterative proportional fitting."""
         upper = self._owners[:, None] < self._owners
         for _ in range(FITTING_ROUNDS):
             tables = self._fit_rows(tables, marginals)
@@ -443,7 +442,6 @@ class _TableDenoiser:
 
 
 def _project_onto_simplex(values: Array, total: float) -> Array:
-    """Project onto nonnegative numbers that sum to the total."""
     falling = np.sort(values)[::-1]
     excess = (np.cumsum(falling) - total) / np.arange(1, len(values) + 1)
     return np.maximum(values - excess[np.flatnonzero(falling > excess)[-1]], 0.0)

@@ -113,7 +113,6 @@ class PublicRecordAccess(RecordAccess):
 
     @cached_property
     def _held_out(self) -> tuple[Any, Any]:
-        """Training records and held-out records."""
         train, held = hold_out(len(self._records))
         return self._records.take(train), self._records.take(held)
 
@@ -230,7 +229,6 @@ class FeatureSearch(Engine):
         return self.ledger.charged(line, self._select_partition(partition), key=keys or ("once",))
 
     def _check_unused(self, purpose: str, *names: tuple[str, str]) -> None:
-        """Raise UsageError if a charge or a random stream was used before."""
         for name in names:
             if (purpose, *name) in self._used:
                 raise UsageError(
@@ -240,12 +238,10 @@ class FeatureSearch(Engine):
             self._used.add((purpose, *name))
 
     def _select_partition(self, partition: str) -> Partition:
-        """Return a partition, after max pooling if the method uses it."""
         return self.dataset[partition].with_front_end(self._fitted_front_end)
 
     @property
     def _fitted_front_end(self) -> FittedFrontEnd | None:
-        """Max pooling of every record; None for no pooling."""
         pooling = self.plan.choice.selector.pooling
         return None if pooling is None else prepare_front_end(pooling, self.plan.schema.shape)
 
@@ -379,7 +375,6 @@ class PrivateRecordAccess(RecordAccess):
         self, records: Records, trainer: Trainer, sets: Array, streams: Sequence[Stream],
         each: int, room: int,
     ) -> list[LinearModel]:  # fmt: skip
-        """Train the models of all sets in worker processes, on open records."""
         search = self.search
         assert search.folder is not None
         device = "cuda" if search.executor.gpus else "cpu"

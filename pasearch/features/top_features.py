@@ -348,7 +348,6 @@ class TopSelector(SizedSelector):
 
 
 def _count_classes(records: Records, attributes: Attributes) -> Array:
-    """Count the records of each class, or bin of the target."""
     codes = attributes.items[-1].codes(records.y.numpy()[:, None])
     return np.bincount(codes[records.valid.numpy()], minlength=attributes.sizes[-1])
 

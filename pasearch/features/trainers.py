@@ -400,7 +400,6 @@ def select_trainer(name: str, regression: bool) -> type[Trainer]:
 
 
 def _model_from_solution(solved: Array, view: View, link: str) -> LinearModel:
-    """Make a model from weights with the intercept last, (1 or outputs, width + 1)."""
     weights, intercept = solved[:, :-1], solved[:, -1]
     if link == "softmax":  # two classes: one score is 0, and softmax is the logistic function
         weights = np.concatenate([np.zeros_like(weights), weights])
@@ -414,14 +413,12 @@ def _make_model(weights: Array, intercept: Array, view: View, link: str) -> Line
 
 
 def _offset_progress(on_step: OptionalOnStep, place: int, of: int) -> OptionalOnStep:
-    """Report the steps of training `place` of `of` as steps of all trainings."""
     if on_step is None:
         return None
     return lambda finished, steps: on_step(place * steps + finished, of * steps)
 
 
 def _iterate_arrays(view: View, records: Records) -> Iterator[tuple[Array, Array, Array]]:
-    """Iterate over records as arrays for `linear`."""
     for part in records.parts():
         yield view.rows(part).numpy().astype(np.float64), part.y.numpy(), part.valid.numpy()
 

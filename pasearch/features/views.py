@@ -89,7 +89,6 @@ class View:
         return Records(x=x, y=records.y, valid=records.valid, public=records.public)
 
     def _centre(self, z: Tensor, valid: Tensor) -> Tensor:
-        """Centre, scale and rotate selected features, (n, c), in place."""
         shift, scale = (torch.from_numpy(e.astype(np.float32)) for e in (self.shift, self.scale))
         z.sub_(shift).mul_(scale).index_fill_(0, torch.nonzero(~valid)[:, 0], 0.0)
         return z if self.rotation is None else z @ torch.from_numpy(self.rotation).float()

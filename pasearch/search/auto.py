@@ -191,7 +191,6 @@ def choose_strategy(
 def _compare_predictions(
     study: Study, fixed: Plan, plan: Plan, option: StrategyOption
 ) -> StrategyChoice:
-    """Return the better of both options according to the study."""
     alone, insured = predict_default_accuracy(study, fixed), predict_accuracy(study, plan)
     expected = tuple(
         {"strategy": each.name, "winner": each.winner, "expected": round(value, 4)}
@@ -253,7 +252,6 @@ def predict_accuracy(study: Study, plan: Plan) -> float:
 def _explain_choice(
     study: Study, plan: Plan, known: StudyLeads, expected: tuple[float, float, float], took: bool
 ) -> str:
-    """Explain the choice: predicted accuracy of the default, gain and cost of evaluations."""
     alone, insured, price = expected
     better = np.maximum(known.final, 0.0).max(axis=1)
     lost = "nothing" if price < 5e-5 else f"{price:.4f} or less"

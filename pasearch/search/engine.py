@@ -299,7 +299,6 @@ class SearchEngine(Engine):
             )
 
     def _needs_coordinator(self, recipe: Recipe, key: str) -> bool:
-        """Check whether a training needs this process: validation queries, or stored iterates."""
         return (
             recipe.screening is not None
             or recipe.schedule.is_validation_driven
@@ -307,14 +306,12 @@ class SearchEngine(Engine):
         )
 
     def _has_variants(self, key: str) -> bool:
-        """Check whether a variant of this training is selected afterwards."""
         return self.plan.pick is not None and (key == "final") == self.plan.retrained
 
     def _charge_job(
         self, candidate: Candidate, recipe: Recipe, stream: Stream, line: str, partition: str,
         key: str, *, charges: ExitStack, folder: Path,
     ) -> TrainingJob:  # fmt: skip
-        """Charge a training, and return it with its records."""
         front = self._fit_front_end(candidate.front_end)
         opened = self.dataset[partition].with_front_end(front).with_files(folder)
         records = charges.enter_context(self.ledger.charged(line, opened, key=key))
@@ -516,7 +513,6 @@ class SearchEngine(Engine):
         return of_private
 
     def _max_score_count(self, slots: int) -> int:
-        """Return the largest score count of `slots` records by the default metric."""
         return slots * find_default_metric(self.plan.schema.regression).max_points
 
     def _fit_front_end(self, front_end: FrontEnd) -> FittedFrontEnd:
@@ -608,7 +604,6 @@ class SearchEngine(Engine):
 
 
 def _contains_event(part: Event, event: Event) -> bool:
-    """Check whether an event contains another."""
     inside = (getattr(event, each.name) for each in fields(event))  # type: ignore[arg-type]
     every = (each for held in inside for each in (held if isinstance(held, tuple) else (held,)))
     return part == event or any(isinstance(e, Event) and _contains_event(part, e) for e in every)

@@ -695,11 +695,9 @@ def _make_event_of_mu(
 
 
 def _make_trial_lines(strategy: Strategy, split: Split, of_mu: EventOfMu) -> LinesOfValue:
-    """Return the lines of the candidates' trainings, from mu."""
     return lambda mu: strategy.lines(of_mu(mu), split.trial_partition, "training")
 
 
 def _make_final_line(of_mu: EventOfMu, name: str = "final training") -> LineTemplate:
-    """Return the line of the training of the winner."""
     knob = NoiseParameter(bounds=MU_RANGE, event=lambda mu: of_mu(mu)(FULL_ROUND))
     return LineTemplate(name=name, knob=knob, partition="train")

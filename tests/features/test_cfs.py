@@ -106,12 +106,6 @@ class TestGreedy:
         assert cfs_greedy(*given_).features == (0, 1, 2)
 
     @pytest.mark.unit
-    def test_a_copy_of_a_feature_is_added_late(self):
-        to_class, between = np.array([0.5, 0.5, 0.25]), np.eye(3)
-        between[0, 1] = between[1, 0] = 1.0
-        assert cfs_greedy(to_class, between).features == (0, 2, 1)
-
-    @pytest.mark.unit
     def test_a_size_is_kept(self):
         for size in [1, 3, 9]:
             given_ = random_correlations(9, 1)

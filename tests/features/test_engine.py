@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -28,14 +27,13 @@ from pasearch.accounting.events import Geometric, RepeatAndSelect
 from pasearch.accounting.selection import RunCountDistribution
 from pasearch.data import means as means_of
 from pasearch.data.array_file import from_arrays
-from pasearch.data.means import ROW_NORM, FeatureMeans
+from pasearch.data.means import FeatureMeans
 from pasearch.data.schema import Schema
 from pasearch.errors import BudgetError
 from pasearch.features import linear, views, wrappers
 from pasearch.features.engine import FeatureSearch, PrivateRecordAccess
-from pasearch.features.pca import PrincipalComponents
 from pasearch.features.trainers import LinearModel, MomentsTrainer
-from pasearch.features.views import MAX_NORM_FACTOR, View
+from pasearch.features.views import View
 from pasearch.runs.keys import Keys
 from pasearch.runs.ledger import Ledger
 from pasearch.runs.sums import GaussianSum
@@ -251,20 +249,6 @@ class TestSensitivity:
             means = mechanism.release(records, search.keys.stream("x"))
         assert means == pytest.approx(0.8 * share, abs=1e-5)
         assert 0.3 < share < 0.7
-
-    @pytest.mark.unit
-    def test_principal_rows_are_within_reach(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-        caught = []
-        genuine = views.clip_rows
-        monkeypatch.setattr(
-            views, "clip_rows", lambda x, valid: caught.append(x) or genuine(x, valid)
-        )
-        search = search_of(plan_of("pca"), tmp_path)
-        PrincipalComponents().compute_moments(
-            search.reads(MIDDLE), View.of(MIDDLE), search.keys.stream("selection")
-        )
-        lengths = np.linalg.norm(caught[0], axis=1) * MAX_NORM_FACTOR * ROW_NORM
-        assert math.sqrt((lengths**2).mean()) < MAX_NORM_FACTOR * ROW_NORM
 
 
 class TestPafs:

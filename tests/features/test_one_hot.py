@@ -14,7 +14,6 @@ from selections import BUDGET, PLAIN, plan_of, planned, search_of
 from pasearch import select_features
 from pasearch.accounting.accountants import price_partitions
 from pasearch.accounting.budget import Budget
-from pasearch.accounting.published_bounds import bao_equation_8
 from pasearch.data.column import Column
 from pasearch.data.schema import Schema
 from pasearch.data.split import Split, make_split
@@ -118,15 +117,6 @@ class TestPlan:
             assert cheaper["validation"].epsilon < 0.9 * parts["validation"].epsilon
             if trainings == 2:
                 assert cheaper["train"].epsilon < 0.95 * parts["train"].epsilon
-
-    @pytest.mark.unit
-    def test_prints_the_papers_figure_of_two_runs(self):
-        plan = plan_of("one-hot")
-        one = plan.noise("candidate training")
-        assert plan.claims() == [bao_equation_8(epsilon=one, runs=2, delta_prime=1e-5)]
-        (claim,) = plan_of("one-hot", "dpsgd").claims()
-        assert claim.source == "Bao et al. Eq. 8"
-        assert plan_of("one-hot", number=True).claims() == [], "second moments are released once"
 
 
 class TestRun:

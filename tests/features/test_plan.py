@@ -138,13 +138,6 @@ class TestLines:
 
 class TestPafs:
     @pytest.mark.unit
-    def test_is_charged_for_every_planned_training_and_score(self):
-        for trainer in ["objective", "dpsgd"]:
-            plan = plan_of("pafs", trainer, population=5, generations=3)
-            counts = {line.name: line.count for line in plan.lines}
-            assert counts["candidate training"] == counts["score"] == 15
-
-    @pytest.mark.unit
     def test_second_moments_are_released_once_for_all(self):
         plan = plan_of("pafs", number=True)
         counts = {line.name: line.count for line in plan.lines}
@@ -248,13 +241,6 @@ class TestCounts:
         assert line.event == SelfComposition(event=PureDP(plan.noise("picks")), count=4)
 
     @pytest.mark.unit
-    def test_pixels_are_counted_in_both_directions(self):
-        schema = Schema(shape=(4, 4), low=0.0, high=1.0, classes=2)
-        line = next(each for each in made(schema, name="top").lines if each.name == "picks")
-        assert isinstance(line.event, SelfComposition)
-        assert line.event.count == count_of("top", 16) > 4
-
-    @pytest.mark.unit
     def test_how_many_are_chosen(self):
         for size, features, found in [
             (None, 1, 1),
@@ -326,31 +312,6 @@ class TestPublicNumbers:
         assert set(strategies["subsets"]) == {"name", "trainer", "size", "law", "candidates"}
         assert plan_of("all").to_json() == plan_of("all").to_json()
         assert plan_of("all").to_json() != plan_of("random").to_json()
-
-
-class TestFindable:
-    """Classes that more records must have than they are estimated from are not estimated."""
-
-    def plan(self, n: int, target: Column, **more: Any):
-        numbers = {"kind": "number", "low": 0.0, "high": 1.0}
-        schema = TableSchema(
-            columns=(Column(name="a", **numbers), Column(name="b", **numbers)),  # type: ignore[arg-type]
-            target=target, name="t",
-        )  # fmt: skip
-        return planned(
-            name="t", schema=schema, public=False, budget=BUDGET, split=make_split(n, scored=False),
-            choice=make_choice("all"), **more,
-        )  # fmt: skip
-
-    @pytest.mark.unit
-    def test_of_few_slots(self):
-        estimated = Column(name="y", kind="category")
-        for more in ({}, {"final": False}):
-            assert "undeclared classes" in self.plan(10, estimated, **more).refusals[0]
-            assert self.plan(5000, estimated, **more).refusals == ()
-            assert self.plan(5000, estimated, **more).class_estimate is not None
-        declared = Column(name="y", kind="category", categories=("no", "yes"))
-        assert self.plan(100, declared).class_estimate is None
 
 
 class TestRefusals:

@@ -107,11 +107,6 @@ class TestForm:
             check_same_form(public(), private, "search_on")
 
     @pytest.mark.unit
-    def test_a_search_on_data_of_another_form_is_refused(self, others: Path):
-        with pytest.raises(UsageError, match="expected the same features"):
-            prepared(others, unreadable(Schema(shape=(5,), low=0, high=1, classes=2)))
-
-    @pytest.mark.unit
     def test_other_bounds_are_no_other_form(self):
         check_same_form(public(), Schema(shape=(4,), low=0, high=255, classes=2), "search_on")
 
