@@ -397,13 +397,9 @@ def _end_sentence(text: str) -> str:
 
 
 def advise(
-    data: Any,
-    *,
-    epsilon: float,
-    delta: float | None = None,
-    public: str | Path | None = None,
+    data: Any, *, epsilon: float, delta: float | None = None, public: str | Path | None = None,
     **options: Any,
-) -> Advice:
+) -> Advice:  # fmt: skip
     """Advise which command to run for data at a budget, with evidence, before anything is read.
 
     Guarantee: only metadata and the number of records are read, as for a plan. Two data sets that
@@ -465,16 +461,11 @@ def advise(
         if isinstance(given.get(name), list) and any("," in str(each) for each in given[name])
     ]
     return Advice(
-        data=facts.name,
-        epsilon=facts.epsilon,
-        delta=facts.delta,
-        records=facts.records,
-        summary=_summarize(facts),
-        command=command,
-        alternatives=tuple(others[:MAX_ALTERNATIVES]),
+        data=facts.name, epsilon=facts.epsilon, delta=facts.delta, records=facts.records,
+        summary=_summarize(facts), command=command, alternatives=tuple(others[:MAX_ALTERNATIVES]),
         branches=answer_questions(facts),
         warnings=(*(each for each in plan.warnings if each not in weak), *with_comma),
-    )
+    )  # fmt: skip
 
 
 def _collect_facts(plan: Plan, request: SearchRequest, public: str | None) -> Facts:
@@ -491,13 +482,9 @@ def _collect_facts(plan: Plan, request: SearchRequest, public: str | None) -> Fa
     found = None
     if usual and not outside:
         own = MeasuredModel(
-            epsilon=epsilon,
-            delta=plan.delta,
-            mu=mu,
-            slots=plan.released_slots,
-            score=None,
+            epsilon=epsilon, delta=plan.delta, mu=mu, slots=plan.released_slots, score=None,
             error=0.0,
-        )
+        )  # fmt: skip
         found = forecast_crossover(schema, plan.name, own, default, outputs, plan.space.contains)
     enough = epsilon if mu * plan.released_slots >= MIN_SIGNAL * outputs else None
     if enough is None:

@@ -280,18 +280,10 @@ class Comparison:
 
 
 def compare_workflows(
-    data: Any,
-    *,
-    space: str | Path | dict[str, Any] | Space = "fcn-paper",
-    epsilon: float = 2.0,
-    delta: float | None = None,
-    candidates: int = 10,
-    repeats: int = 5,
-    seed: int = 0,
-    workers: int | None = None,
-    on_training: ProgressCallback | None = None,
-    **options: Any,
-) -> Comparison:
+    data: Any, *, space: str | Path | dict[str, Any] | Space = "fcn-paper", epsilon: float = 2.0,
+    delta: float | None = None, candidates: int = 10, repeats: int = 5, seed: int = 0,
+    workers: int | None = None, on_training: ProgressCallback | None = None, **options: Any,
+) -> Comparison:  # fmt: skip
     """Compare the model that is chosen without privacy with the one chosen with privacy in mind.
 
     The same candidates are trained once without privacy (the standard workflow) and once with it

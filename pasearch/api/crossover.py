@@ -61,19 +61,11 @@ MAX_TRAININGS = 100_000  # maximum number of trainings of a measurement; more wo
 
 
 def measure_crossover(
-    data: Any,
-    models: Sequence[str | Path | Candidate],
-    *,
-    epsilons: str | Sequence[float] = ".1:10:log12",
-    repeats: int = 10,
-    delta: float | None = None,
-    proxy: str | Path | None = None,
-    seed: int = 0,
-    workers: int | None = None,
-    store: str | Path | None = None,
-    on_training: ProgressCallback | None = None,
-    **options: Any,
-) -> CrossoverReport:
+    data: Any, models: Sequence[str | Path | Candidate], *,
+    epsilons: str | Sequence[float] = ".1:10:log12", repeats: int = 10, delta: float | None = None,
+    proxy: str | Path | None = None, seed: int = 0, workers: int | None = None,
+    store: str | Path | None = None, on_training: ProgressCallback | None = None, **options: Any,
+) -> CrossoverReport:  # fmt: skip
     """Measure the error of models over epsilon, and at which epsilon another one becomes the best.
 
     Args:
@@ -182,13 +174,9 @@ def measure_public_crossover(
     models = list(dict.fromkeys((winner, others[0], others[-1], plain)))[:3]
     options = {name: getattr(request, name) for name in SHARED_OPTIONS}
     found = measure_crossover(
-        dataset,
-        models,
-        epsilons=COMPANION_GRID,
-        repeats=COMPANION_REPEATS,
-        seed=request.seed or 0,
+        dataset, models, epsilons=COMPANION_GRID, repeats=COMPANION_REPEATS, seed=request.seed or 0,
         **options,
-    )
+    )  # fmt: skip
     return found.as_accuracy(winner.describe_network())
 
 

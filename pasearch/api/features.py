@@ -143,15 +143,11 @@ class PreparedSelection(Prepared[FeaturePlan]):
             chosen = replace(chosen, trials=())  # losers, and how many there were, are secret
         best, shown = selection_json(chosen, feature_names(plan.schema, model.weights.shape[1]))
         found = FeatureRunOutput(
-            best=best,
-            width=chosen.view.width,
-            test_points=outcome.test.points,
-            test_cells=outcome.test.cells,
-            exact_points=outcome.exact_points,
-            sha256=compute_digest(weights),
-            link=model.link,
+            best=best, width=chosen.view.width, test_points=outcome.test.points,
+            test_cells=outcome.test.cells, exact_points=outcome.exact_points,
+            sha256=compute_digest(weights), link=model.link,
             shown=shown | ({"by_size": list(outcome.curve)} if outcome.curve else {}),
-        )
+        )  # fmt: skip
         return FeatureResult(**release_result(self, session, found, weights))
 
 

@@ -61,16 +61,10 @@ class Pretrained:
 
 
 def pretrain(
-    data: str,
-    *,
-    out: str | Path,
-    module: str = "small",
-    epochs: int = 10,
-    data_root: str | Path | None = None,
-    device: str = "auto",
-    seed: int = 0,
+    data: str, *, out: str | Path, module: str = "small", epochs: int = 10,
+    data_root: str | Path | None = None, device: str = "auto", seed: int = 0,
     on_epoch: Callable[[int, float], None] | None = None,
-) -> Pretrained:
+) -> Pretrained:  # fmt: skip
     """Train a backbone on public images, and write its weights.
 
     Args:

@@ -54,13 +54,8 @@ MAX_LEARNING_RATE = 1e6  # maximum learning rate
 MAX_CATEGORIES = 1_000_000  # maximum number of estimated categories of a column
 
 DATA, BUDGET, SEARCH, TRAINING, PUBLIC, RUN = GROUPS = (
-    "Data",
-    "Budget",
-    "Search and choice",
-    "Training",
-    "Public information",
-    "The run",
-)
+    "Data", "Budget", "Search and choice", "Training", "Public information", "The run",
+)  # fmt: skip
 """Headings of options in help and reference, in this order."""
 
 

@@ -285,15 +285,8 @@ def make_plan_terms(
 ) -> PlanTerms:
     """Make the public inputs of a run's plan; `assumed` was read from the records uncharged."""
     return PlanTerms(
-        name=dataset.name,
-        schema=dataset.schema,
-        public=dataset.public,
-        budget=request.total,
-        split=split,
-        most=request.max_categories,
-        assumed_public=(*dataset.assumed, *assumed),
+        name=dataset.name, schema=dataset.schema, public=dataset.public, budget=request.total,
+        split=split, most=request.max_categories, assumed_public=(*dataset.assumed, *assumed),
         leak_share=ESTIMATE_DELTA if request.ledger is None else LEDGER_ESTIMATE_DELTA,
-        metric=request.metric,
-        notes=dataset.notes,
-        type_failures=dataset.type_failures,
-    )
+        metric=request.metric, notes=dataset.notes, type_failures=dataset.type_failures,
+    )  # fmt: skip

@@ -354,14 +354,9 @@ def _search_noise(request: SearchRequest, dataset: Dataset, space: Space) -> tup
 
 
 def assemble_plan(
-    request: SearchRequest,
-    dataset: Dataset,
-    assumed: tuple[str, ...],
-    space: Space,
-    option: StrategyOption | None,
-    *,
-    free_front_ends: bool = False,
-) -> Plan:
+    request: SearchRequest, dataset: Dataset, assumed: tuple[str, ...], space: Space,
+    option: StrategyOption | None, *, free_front_ends: bool = False,
+) -> Plan:  # fmt: skip
     """Return the plan of a request, or of an option that auto compares."""
     name, total = request.strategy, request.total.resolve(dataset.n)
     settings: dict[str, Any] = {each: getattr(request, each) for each in STRATEGY_SETTINGS}
@@ -380,12 +375,8 @@ def assemble_plan(
     strategy = make_strategy(name, **settings).within(space)
     if isinstance(strategy, ProtectedHalving):
         known = (
-            _rank_study(request, dataset),
-            dataset.schema,
-            total,
-            dataset.n,
-            request.max_categories,
-        )
+            _rank_study(request, dataset), dataset.schema, total, dataset.n, request.max_categories,
+        )  # fmt: skip
         strategy = replace(
             strategy, **choose_look_settings(*known, ours=_is_portfolio(request, space))
         )

@@ -23,13 +23,9 @@ REQUESTS = {SearchRequest.task: SearchRequest, FeatureRequest.task: FeatureReque
 
 
 def resume(
-    path: str | Path,
-    *,
-    data: Any = None,
-    storage: str | Path | None = None,
-    ray_address: str | None = None,
-    progress: Progress | bool | None = None,
-) -> Result:
+    path: str | Path, *, data: Any = None, storage: str | Path | None = None,
+    ray_address: str | None = None, progress: Progress | bool | None = None,
+) -> Result:  # fmt: skip
     """Finish an interrupted run; finished releases are not charged again.
 
     Args:

@@ -73,16 +73,9 @@ def interruptible() -> Iterator[None]:
 
 @interruptible()
 def plan_and_run(
-    module: str,
-    request: type[Request],
-    asked: dict[str, Any],
-    *,
-    sign: Path | None = None,
-    dry_run: bool = False,
-    as_json: bool = False,
-    quiet: bool = False,
-    verbose: bool = False,
-) -> None:
+    module: str, request: type[Request], asked: dict[str, Any], *, sign: Path | None = None,
+    dry_run: bool = False, as_json: bool = False, quiet: bool = False, verbose: bool = False,
+) -> None:  # fmt: skip
     """Plan a task, show its plan and run it."""
     check_paths(asked, run=not dry_run)
     signed = _make_signer(sign)
@@ -125,13 +118,9 @@ def _add_task(request: type[Request], module: str, about: str) -> None:
     @app.command(request.task, cls=GroupedCommand, help=about)
     @add_request_options(request, run=True)
     def run_task(
-        asked: dict[str, Any],
-        sign: Sign = None,
-        dry_run: DryRun = False,
-        as_json: Json = False,
-        quiet: Quiet = False,
-        verbose: Verbose = False,
-    ) -> None:
+        asked: dict[str, Any], sign: Sign = None, dry_run: DryRun = False, as_json: Json = False,
+        quiet: Quiet = False, verbose: Verbose = False,
+    ) -> None:  # fmt: skip
         plan_and_run(
             module, request, asked, sign=sign, dry_run=dry_run, as_json=as_json, quiet=quiet,
             verbose=verbose,
@@ -220,13 +209,9 @@ def _prepare(
 
 
 def _show_plan(
-    prepared: Prepared[Any],
-    *,
-    as_json: bool = False,
-    quiet: bool = False,
-    alone: bool,
+    prepared: Prepared[Any], *, as_json: bool = False, quiet: bool = False, alone: bool,
     verbose: bool = False,
-) -> None:
+) -> None:  # fmt: skip
     """Print a plan: a summary before a run, all costs, JSON, or only the total cost."""
     from pasearch.api.lifecycle import forecast_ledger
     from pasearch.report.plan import describe_ledger, feature_plan_text, plan_text

@@ -285,13 +285,9 @@ def _group_feature_codes(attributes: Attributes) -> VariableGroups:
 
 
 def _compute_entropies(
-    joint: JointCounts,
-    values: np.ndarray,
-    starts: np.ndarray,
-    owners: np.ndarray,
-    *,
+    joint: JointCounts, values: np.ndarray, starts: np.ndarray, owners: np.ndarray, *,
     records: float | None = None,
-) -> Array:
+) -> Array:  # fmt: skip
     """Compute the entropies of `VariableGroups` and of their pairs, (k, k) in bits.
 
     Counts are divided by `records`; None: by the number of counted records.
@@ -427,16 +423,10 @@ def _index_of_first_maximum(values: npt.ArrayLike) -> int:
 
 
 def cfs_genetic(
-    to_class: Values,
-    between: Values,
-    *,
-    generator: np.random.Generator,
-    population: int = 5000,
-    generations: int = 10,
-    alpha: float = PARENT_FRACTION,
-    p_co: float = CROSSOVER_PROBABILITY,
+    to_class: Values, between: Values, *, generator: np.random.Generator, population: int = 5000,
+    generations: int = 10, alpha: float = PARENT_FRACTION, p_co: float = CROSSOVER_PROBABILITY,
     p_mu: float = MUTATION_PROBABILITY,
-) -> CfsGaResult:
+) -> CfsGaResult:  # fmt: skip
     """Search for the set of the largest merit by CFS-GA (Algorithm 4).
 
     Guarantee: the set is not empty, and depends on the arguments alone.

@@ -47,14 +47,9 @@ GRADIENT_BLOCK_RECORDS = 2048
 
 
 def solve_in_chunks(
-    rows: Array,
-    hot: Array,
-    masks: np.ndarray[Any, Any],
-    norms: Array,
-    ridges: Array,
-    noise: Array,
+    rows: Array, hot: Array, masks: np.ndarray[Any, Any], norms: Array, ridges: Array, noise: Array,
     device: str,
-) -> Array:
+) -> Array:  # fmt: skip
     """Compute the minimisers, (p, outputs, d + 1), in chunks that fit into memory.
 
     Args:
@@ -98,14 +93,9 @@ def solve_in_chunks(
 
 
 def minimise_objectives(
-    rows: Tensor,
-    shrink: Tensor | None,
-    target: Tensor,
-    masks: Tensor,
-    ridges: Tensor,
-    quarter: Tensor,
-    norms: Tensor,
-) -> Tensor:
+    rows: Tensor, shrink: Tensor | None, target: Tensor, masks: Tensor, ridges: Tensor,
+    quarter: Tensor, norms: Tensor,
+) -> Tensor:  # fmt: skip
     """Compute argmin of sum_i log(1 + e^(z_i)) - w target + (ridge / 2) ||w||^2 for many problems.
 
     H = (X'X / 4 restricted to the mask) + ridge is at least the curvature everywhere, so
@@ -360,15 +350,9 @@ class ObjectivePerturbation:
 
 
 def fit_many(
-    x: Any,
-    y: Any,
-    valid: Any,
-    masks: Any,
-    mechanisms: Sequence[ObjectivePerturbation],
-    streams: Sequence[Stream],
-    *,
-    device: str = "cpu",
-) -> Array:
+    x: Any, y: Any, valid: Any, masks: Any, mechanisms: Sequence[ObjectivePerturbation],
+    streams: Sequence[Stream], *, device: str = "cpu",
+) -> Array:  # fmt: skip
     """Fit one model for each subset of the features, all in one call.
 
     Guarantee: a model depends on its own mechanism, stream and subset alone, to 1e-6 a weight; so
@@ -420,16 +404,9 @@ def fit_many(
 
 
 def fit_public(
-    x: Any,
-    y: Any,
-    valid: Any,
-    masks: Any,
-    *,
-    data_norms: Any,
-    classes: int = 2,
-    regularisation: float = 1.0,
-    device: str = "cpu",
-) -> Array:
+    x: Any, y: Any, valid: Any, masks: Any, *, data_norms: Any, classes: int = 2,
+    regularisation: float = 1.0, device: str = "cpu",
+) -> Array:  # fmt: skip
     """Fit one model for each subset without noise, on public data only.
 
     Args:

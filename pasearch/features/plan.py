@@ -202,14 +202,9 @@ class FeaturePlan(CalibratedPlan):
 
 
 def make_feature_plan(
-    terms: PlanTerms,
-    *,
-    choice: Choice,
-    selection_share: float | None = None,
-    final: bool = True,
-    searched_on: str | None = None,
-    dials: NoiseParameters | None = None,
-) -> FeaturePlan:
+    terms: PlanTerms, *, choice: Choice, selection_share: float | None = None, final: bool = True,
+    searched_on: str | None = None, dials: NoiseParameters | None = None,
+) -> FeaturePlan:  # fmt: skip
     """Calibrate the noise of every release of a feature selection.
 
     Args:

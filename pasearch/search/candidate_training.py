@@ -76,17 +76,11 @@ def training_streams(stream: Stream) -> dict[str, Stream]:
 
 
 def train_candidate(
-    candidate: Candidate,
-    records: Records,
-    schema: AnySchema,
-    recipe: Recipe,
-    streams: Mapping[str, Stream],
-    *,
-    device: str,
+    candidate: Candidate, records: Records, schema: AnySchema, recipe: Recipe,
+    streams: Mapping[str, Stream], *, device: str,
     on_step: Callable[[int, nn.Module], None] | None = None,
-    looks: Callable[[int], bool] | None = None,
-    query: ValidationQuery | None = None,
-) -> nn.Module:
+    looks: Callable[[int], bool] | None = None, query: ValidationQuery | None = None,
+) -> nn.Module:  # fmt: skip
     """Return the candidate's network, trained on an open partition.
 
     Args:
@@ -114,15 +108,10 @@ def train_candidate(
 
 
 def start_candidate_training(
-    candidate: Candidate,
-    records: Records,
-    schema: AnySchema,
-    recipe: Recipe,
-    streams: Mapping[str, Stream],
-    *,
-    on_step: Callable[[int, nn.Module], None] | None = None,
+    candidate: Candidate, records: Records, schema: AnySchema, recipe: Recipe,
+    streams: Mapping[str, Stream], *, on_step: Callable[[int, nn.Module], None] | None = None,
     **options: Any,
-) -> tuple[nn.Module, Iterator[int]]:
+) -> tuple[nn.Module, Iterator[int]]:  # fmt: skip
     """Build the candidate's network, and return it with the iterator that trains it.
 
     Arguments and cost are those of `train_candidate`; `options` are passed on to the trainer.

@@ -69,13 +69,8 @@ if TYPE_CHECKING:
 
 
 ENGINE_LINES = (
-    "final training",
-    TEST_LINE,
-    "schema",
-    "front end",
-    VALIDATION_QUERY_LINE,
-    VARIANT_LINE,
-)
+    "final training", TEST_LINE, "schema", "front end", VALIDATION_QUERY_LINE, VARIANT_LINE,
+)  # fmt: skip
 """Prefixes of the names of lines that only the engine charges, not a strategy."""
 
 NetworkOfTrial = Callable[[int], tuple[nn.Module, TrainingHistory] | None]
@@ -143,16 +138,10 @@ class SearchEngine(Engine):
         test, exact = self._release_test_score(candidate, network)
         shown = () if self.strategy.hides_trials else tuple(self.journal.all())
         return SearchOutcome(
-            candidate=candidate,
-            network=network.to("cpu").eval(),
-            front=self._fit_front_end(candidate.front_end),
-            test=test,
-            exact_points=exact,
-            trials=shown,
-            curve=tuple(course.curve),
-            steps_made=course.steps,
-            variant=variant,
-        )
+            candidate=candidate, network=network.to("cpu").eval(),
+            front=self._fit_front_end(candidate.front_end), test=test, exact_points=exact,
+            trials=shown, curve=tuple(course.curve), steps_made=course.steps, variant=variant,
+        )  # fmt: skip
 
     def _pick_variant(self, candidate: Candidate, network: nn.Module) -> str:
         """Select a variant privately, load its weights into the network, and return its name."""
@@ -417,14 +406,9 @@ class SearchEngine(Engine):
             )
 
     def _train(
-        self,
-        candidate: Candidate,
-        recipe: Recipe,
-        stream: Stream,
-        line: str,
-        partition: str,
+        self, candidate: Candidate, recipe: Recipe, stream: Stream, line: str, partition: str,
         key: str,
-    ) -> tuple[nn.Module, TrainingHistory]:
+    ) -> tuple[nn.Module, TrainingHistory]:  # fmt: skip
         """Charge and train; if memory does not suffice, the network is marked as failed."""
         schema = self.plan.schema
         if self.executor.takes(1, long=False) and not self._needs_coordinator(recipe, key):
@@ -456,16 +440,10 @@ class SearchEngine(Engine):
 
             def train() -> nn.Module:
                 return train_candidate(
-                    candidate,
-                    records,
-                    schema,
-                    recipe,
-                    streams,
-                    device=self.device,
-                    on_step=call_back,
-                    looks=None if self._has_variants(key) else looks,
+                    candidate, records, schema, recipe, streams, device=self.device,
+                    on_step=call_back, looks=None if self._has_variants(key) else looks,
                     query=query,
-                )
+                )  # fmt: skip
 
             network = train_or_mark_failed(train, candidate, schema, streams)
         if self._has_variants(key):

@@ -139,12 +139,8 @@ class PrivacyAwareArchitectureSearch(Strategy):
     selection_rule: ClassVar[str] = "composition"
     request_options: ClassVar[tuple[str, ...]] = ("candidates", "generations", "returns")
     internal_settings: ClassVar[tuple[str, ...]] = (
-        "alpha",
-        "beta",
-        "mutation",
-        "returns",
-        "distinct",
-    )
+        "alpha", "beta", "mutation", "returns", "distinct",
+    )  # fmt: skip
     memoised: ClassVar[bool] = True
     population: int = 10
     generations: int = 6

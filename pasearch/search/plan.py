@@ -158,14 +158,9 @@ def recipe_index(settings: Settings) -> int:
 
 
 def make_candidate_recipe(
-    recipes: tuple[Recipe, ...],
-    candidate: Candidate,
-    mu: float | None,
-    slots: int,
-    shape: RoundShape = FULL_ROUND,
-    *,
-    outputs: int,
-) -> Recipe:
+    recipes: tuple[Recipe, ...], candidate: Candidate, mu: float | None, slots: int,
+    shape: RoundShape = FULL_ROUND, *, outputs: int,
+) -> Recipe:  # fmt: skip
     """Make the recipe of a candidate: its steps, noise multiplier and learning rate.
 
     `training.settings` defines the effect of a candidate's settings. A shorter round has fewer
@@ -180,13 +175,9 @@ def make_candidate_recipe(
 
 
 def make_training_event(
-    recipes: tuple[Recipe, ...],
-    settings: list[Settings],
-    slots: int,
-    mu: float,
-    dimensions: tuple[int | None, ...] = (None,),
-    shape: RoundShape = FULL_ROUND,
-) -> Event:
+    recipes: tuple[Recipe, ...], settings: list[Settings], slots: int, mu: float,
+    dimensions: tuple[int | None, ...] = (None,), shape: RoundShape = FULL_ROUND,
+) -> Event:  # fmt: skip
     """Return the event of one training with any of these settings: the worst of them."""
     kinds = dict.fromkeys(
         (recipes[recipe_index(each)], select_cost_settings(each)) for each in settings
@@ -489,17 +480,11 @@ EventOfMu = Callable[[float], EventOfRound]
 
 
 def make_plan(
-    terms: PlanTerms,
-    *,
-    strategy: Strategy,
-    space: Space,
-    make_recipes: Callable[[int], tuple[Recipe, ...]],
-    score_epsilon: float | None = None,
-    free_front_ends: bool = False,
-    validated_on: str | None = None,
-    picks: bool = False,
+    terms: PlanTerms, *, strategy: Strategy, space: Space,
+    make_recipes: Callable[[int], tuple[Recipe, ...]], score_epsilon: float | None = None,
+    free_front_ends: bool = False, validated_on: str | None = None, picks: bool = False,
     dials: NoiseParameters | None = None,
-) -> Plan:
+) -> Plan:  # fmt: skip
     """Calibrate the noise of all releases of a run.
 
     Args:

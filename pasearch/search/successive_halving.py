@@ -293,12 +293,8 @@ class ProtectedHalving(SuccessiveHalving):
 
     name: ClassVar[str] = "insured"
     internal_settings: ClassVar[tuple[str, ...]] = (
-        "looks",
-        "scores",
-        "trust",
-        "handicaps",
-        "least",
-    )
+        "looks", "scores", "trust", "handicaps", "least",
+    )  # fmt: skip
     trust: float = 1.0
     handicaps: tuple[float, ...] | None = None
     least: float = 0.0

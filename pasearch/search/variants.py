@@ -67,13 +67,9 @@ def list_variant_names(metric: Metric, outputs: int) -> tuple[str, ...]:
     shifts = tuple(map(_name_shift, LOG_ODDS_SHIFTS)) if outputs == 2 else ()
     bits = tuple(f"{each} bits" for each in QUANTISATION_BITS)
     return (
-        AS_TRAINED,
-        *CHECKPOINT_NAMES.values(),
-        *AVERAGE_NAMES.values(),
-        *shifts,
-        *PRUNING_NAMES.values(),
-        *bits,
-    )
+        AS_TRAINED, *CHECKPOINT_NAMES.values(), *AVERAGE_NAMES.values(), *shifts,
+        *PRUNING_NAMES.values(), *bits,
+    )  # fmt: skip
 
 
 def _name_shift(by: float) -> str:
