@@ -245,9 +245,7 @@ class BudgetDisplay(Display):
             releases: dict[str, list[str]] = {name: [] for name in values["price_by_partition"]}
             for line in values["lines"] if "lines" in values else values["events"]:
                 words = line["name"] + ("" if line["count"] == 1 else f" ({line['count']:,} times)")
-                if (
-                    line["event"]["type"] == "repeat-and-select"
-                ):  # the number of trainings is secret
+                if line["event"]["type"] == "repeat-and-select":
                     words += ", the best of a secret number"
                 releases.setdefault(line["partition"], []).append(words)
             slots = values["split"] if "split" in values else values["dataset"]["slots"]
@@ -767,11 +765,8 @@ class TrialsDisplay(Display):
                 return cls(trials=(), measure="", reason=nothing)
             metric, measure = ranking_metric(document), score_name(document)
             if score_event(document) is not None:
-                better = (
-                    "higher"
-                    if metric.to_metric_value(1.0) > metric.to_metric_value(0.0)
-                    else "lower"
-                )
+                is_higher = metric.to_metric_value(1.0) > metric.to_metric_value(0.0)
+                better = "higher" if is_higher else "lower"
                 measure += f"\n({score_unit(metric.noun)}; {better} is better)"
             return cls(trials=tuple(list_trials(document)), measure=measure)
 

@@ -54,20 +54,9 @@ class TestMeasure:
 class TestRefused:
     def test_a_grid_that_is_none(self):
         for grid in [
-            "1:0.1:log5",
-            "0:1:log5",
-            "1",
-            "1:2:log1",
-            "2,1",
-            "1,1",
-            "a,b",
-            "-1,1",
-            "nan,1",
-            "1,inf",
-            [],
-            [1.0],
-            [2.0, 1.0],
-        ]:
+            "1:0.1:log5", "0:1:log5", "1", "1:2:log1", "2,1", "1,1", "a,b", "-1,1", "nan,1",
+            "1,inf", [], [1.0], [2.0, 1.0],
+        ]:  # fmt: skip
             with pytest.raises(UsageError, match="rising numbers"):
                 measured(epsilons=grid)
 

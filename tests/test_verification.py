@@ -297,7 +297,6 @@ EDITS: dict[str, Edit] = {
     "events of a partition removed": lambda d: dropped(d, "train"),
     "the test score removed": lambda d: dropped(d, "test"),
     "events on an invented partition": lambda d: moved(d, "train", "elsewhere"),
-    "events on another partition": lambda d: moved(d, "test", "train"),
     "delta above 1/n": lambda d: delta(d, 0.1),
     "delta of the budget and the price": lambda d: delta(d, 1e-5),
     "ten times the noise in the recipe": lambda d: d["recipe"].update(
@@ -314,14 +313,8 @@ EDITS: dict[str, Edit] = {
     "n": lambda d: d["dataset"].update(n=4000),
     "n and slots": fewer_records,
     "unit": lambda d: d["price"].update(unit="one person"),
-    "adjacency": lambda d: d["price"].update(adjacency="add or remove"),
-    "accountant": lambda d: d["price"].update(accountant="moments"),
-    "test score": lambda d: d["score"].update(test=0.999),
     "points": lambda d: d["score"].update(points=d["score"]["points"] - 1),
     "noise of the score": lambda d: d["score"]["noise"].update(epsilon=0.1),
-    "standard deviation of the score": lambda d: d["score"]["noise"].update(
-        standard_deviation=0.01
-    ),
     "metric": lambda d: d["score"].update(metric="mean absolute error"),
     "a right answer of the table": lambda d: cell(d, 0, 0, 1),
     "a table that no such noise gives, its headline as it was": lambda d: cell(d, 0, -1, 70),
@@ -330,42 +323,31 @@ EDITS: dict[str, Edit] = {
     ],
     "a table of answers": lambda d: answers(d),
     "a row more": lambda d: d["score"]["cells"].append([0] * 20),
-    "a count less": lambda d: d["score"]["cells"][0].pop(),
     "a count that is not whole": lambda d: cell(d, 0, 0, 0.5),
     "no table": lambda d: [d["score"].pop(name) for name in ("cells", "columns", "edges")],
     "what the columns are": lambda d: d["score"].update(columns="answer"),
     "edges of the log-odds": lambda d: d["score"].update(edges=[0.0] * 19),
-    "cells without columns": lambda d: d["score"].pop("columns"),
     "a lower price": lambda d: d["price"].update(epsilon=0.5),
-    "a lower price of a partition": lambda d: d["price_by_partition"]["train"].update(epsilon=0.5),
     "a lower budget": lambda d: d["budget"].update(epsilon=0.5),
-    "a raised budget": lambda d: d["budget"].update(epsilon=80.0),
     "fewer of an event": lambda d: d["events"][0]["event"].update(count=1),
     "an event twice": lambda d: (d["events"].append(d["events"][0]), priced(d)),
-    "name of an event": lambda d: d["events"][0].update(name="nothing"),
     "law of the trainings": lambda d: d["selection"].update(law="one training"),
-    "way of choosing": lambda d: d["selection"].update(way="not private"),
     "strategy": lambda d: d["strategy"].update(name="portions"),
     "strategy of the plan": lambda d: d["plan"].update(
         strategy={"name": "portions", "candidates": 2}
     ),
     "steps": lambda d: d["recipe"].update(steps=2),
     "steps of the plan": lambda d: d["plan"]["recipes"][0].update(steps=2),
-    "sampling probability": lambda d: d["recipe"].update(sampling_probability=0.001),
-    "clip norm": lambda d: d["recipe"]["bounding"].update(clip_norm=1e-9),
     "a dial of the plan": lambda d: d["plan"]["dials"].update({"test accuracy": 1.0}),
     "a dial that no plan has": lambda d: d["plan"]["dials"].update(more=1.0),
     "claims": lambda d: d.update(claims=[{"source": "me", "verdict": "valid", "value": 0.1}]),
     "warnings": lambda d: d.update(warnings=["all is well"]),
     "task": lambda d: d.update(task="audit"),
     "schema": lambda d: d["dataset"]["schema"].update(high=9.0),
-    "classes": lambda d: d["dataset"]["schema"].update(classes=3),
     "winner": lambda d: d.update(winner="kept" if d["winner"] == "retrained" else "retrained"),
     "another network of the space": lambda d: d["best"].update(
         layers=[{**d["best"]["layers"][0], "units": 12 - d["best"]["layers"][0]["units"]}]
     ),
-    "parameters": lambda d: d["best"].update(parameters=7),
-    "architecture": lambda d: d["best"].update(architecture="a transformer"),
     "randomness": lambda d: d.update(randomness="none"),
     "device": lambda d: d.update(device="abacus"),
     "alternatives": lambda d: d["alternatives"][0].update(noise_multiplier=1.0),
@@ -375,7 +357,6 @@ EDITS: dict[str, Edit] = {
     "leak share": lambda d: d["plan"].update(leak_share=0.5),
     "a free front end": lambda d: d["plan"].update(free_front_ends=True),
     "trials": lambda d: d.update(trials=[], unique_trials=0),
-    "curves": lambda d: d.update(curves=[]),
 }
 """Each changes one thing, or a few that agree; the price follows where `priced` is called."""
 

@@ -198,15 +198,12 @@ def draw_lines(
     # Only this element is stretched to the width of the page; its strokes are not.
     shapes.append(
         make_element("svg", *inside, viewBox="0 0 100 100", preserveAspectRatio="none",
-                width="100%",
-                height=PLOT_HEIGHT)
+                     width="100%", height=PLOT_HEIGHT)
     )  # fmt: skip
     if score is not None and first <= score[0] <= last:
         x, y, error = score
-        at, ends = (
-            format_percent(to_width(x) / 100),
-            [PLOT_HEIGHT * to_height(y + by) / 100 for by in (-error, error)],
-        )
+        at = format_percent(to_width(x) / 100)
+        ends = [PLOT_HEIGHT * to_height(y + by) / 100 for by in (-error, error)]
         shapes += [
             make_element("line", x1=at, x2=at, y1=ends[0], y2=ends[1], class_="mark"),
             make_element(
@@ -242,10 +239,8 @@ def draw_calibration(points: Sequence[tuple[float, float, float, float]], label:
         make_element("line", x1="0", x2="100%", y1=PLOT_HEIGHT, y2="0", class_="diagonal")
     )
     for at, share, low, high in points:
-        x, (y, top, bottom) = (
-            format_percent(at),
-            (PLOT_HEIGHT * (1.0 - each) for each in (share, high, low)),
-        )
+        x = format_percent(at)
+        y, top, bottom = (PLOT_HEIGHT * (1.0 - each) for each in (share, high, low))
         shapes.append(make_element("line", x1=x, x2=x, y1=top, y2=bottom, class_="spread accent"))
         shapes.append(make_element("circle", cx=x, cy=y, r="4", class_="point accent"))
     return make_element(

@@ -127,12 +127,8 @@ def describe_quality(document: Values, schema: AnySchema) -> Values:
 
     score, dataset = document["score"], document["dataset"]
     noun, value, table = score["metric"], score["test"], read_table(score)
-    metric, error, (low, high), is_noise = (
-        find_metric_by_noun(noun),
-        compute_score_error(score),
-        score_interval(score),
-        is_below_noise(score),
-    )
+    metric, error = find_metric_by_noun(noun), compute_score_error(score)
+    (low, high), is_noise = score_interval(score), is_below_noise(score)
     scale, digits, unit = (1.0, 3, "") if metric.worst > 1.0 else (100.0, 1, " %")
 
     def format_score(share: float) -> str:
@@ -160,11 +156,8 @@ def describe_quality(document: Values, schema: AnySchema) -> Values:
                 description=f"the majority class {name}", at=most["value"], margin=above["value"],
                 error=above["error"], among=len(measures["classes"]),
             )  # fmt: skip
-    errors = (
-        compute_error_measures(table)
-        if table is not None and table.columns == ERROR_COLUMNS
-        else {}
-    )
+    has_errors = table is not None and table.columns == ERROR_COLUMNS
+    errors = compute_error_measures(table) if table is not None and has_errors else {}
     median = errors["median"] if errors and errors["median"]["value"] is not None else None
     if median is not None:
         words = "the median baseline"
@@ -215,27 +208,18 @@ def describe_quality(document: Values, schema: AnySchema) -> Values:
     elif rival.is_beaten and unavailable:
         verdict = f"Random baseline {format_score(rival.at)}."  # the majority class may reach more
     elif noun not in METRICS_WITH_RANDOM_BASELINE:
-        how = "lower than" if rival.is_beaten else "higher than" if rival.is_better else "equal to"
-        how = (
-            f"not significantly different from {rival.description}"
-            if how == "equal to"
-            else (f"significantly {how} that of {rival.description}")
-        )
+        how = f"not significantly different from {rival.description}"
+        if rival.is_beaten or rival.is_better:
+            way = "lower" if rival.is_beaten else "higher"
+            how = f"significantly {way} than that of {rival.description}"
         verdict = f"{in_unit}The error is {how}, {format_score(rival.at)}."
     else:
-        how = (
-            "Significantly better than"
-            if rival.is_beaten
-            else "Significantly worse than"
-            if rival.is_better
-            else "Not significantly different from"
-        )
+        how = "Significantly worse than" if rival.is_better else "Not significantly different from"
+        how = "Significantly better than" if rival.is_beaten else how
         verdict = f"{how} {rival.description} ({format_score(rival.at)})."
 
-    noise, unknown_classes = (
-        score["noise"]["standard_deviation"],
-        [] if is_noise else _warn_of_unknown_classes(document, measures),
-    )
+    noise = score["noise"]["standard_deviation"]
+    unknown_classes = [] if is_noise else _warn_of_unknown_classes(document, measures)
     details = [
         f"On {score['of']:,} held-out test records, with DP noise. Standard error "
         f"{format_score(error)} (noise alone: {format_score(noise)})."
@@ -366,11 +350,8 @@ def describe_score(document: Values, schema: AnySchema) -> tuple[str, str]:
 def class_measures(document: Values, schema: AnySchema) -> Values:
     """Return `compute_score_measures` of the test's table of classes; empty if it lacks a class."""
     measures = compute_score_measures(document["score"], schema)
-    return (
-        measures
-        if len(measures.get("classes", ())) == schema.outputs and not schema.regression
-        else {}
-    )
+    is_whole = len(measures.get("classes", ())) == schema.outputs
+    return measures if is_whole and not schema.regression else {}
 
 
 def quote_name(name: object) -> str:

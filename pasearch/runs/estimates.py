@@ -186,13 +186,7 @@ class NumberBounds(GaussianRelease):
 
     def bounds_of(self, noisy: Array) -> tuple[float, float]:
         """Compute the bounds from a noisy histogram (post-processing)."""
-        first, last = find_used_bins(noisy, self.noise_multiplier)
-        # 0 alone is hardly all there is: what is rare keeps its sign.
-        return (
-            (-1.0, 1.0)
-            if first == last == ZERO_BIN
-            else (float(LOWER_EDGES[first]), float(UPPER_EDGES[last]))
-        )
+        return _bounds_of_bins(noisy, self.noise_multiplier, LOWER_EDGES, UPPER_EDGES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -279,6 +273,15 @@ def find_used_bins(
         lasts += (starts + width - 1).tolist()
         covered |= holds
     return (min(firsts), max(lasts)) if firsts else best[1:]
+
+
+def _bounds_of_bins(
+    noisy: Array, sigma: float, lower: Array, upper: Array, certain: float | None = None
+) -> tuple[float, float]:
+    first, last = find_used_bins(noisy, sigma, certain)
+    if first == last == len(lower) // 2:  # 0 alone is hardly all: what is rare keeps its sign
+        return -1.0, 1.0
+    return float(lower[first]), float(upper[last])
 
 
 def _add_noise(exact: Array, noise_multiplier: float, stream: Stream) -> Array:
@@ -413,10 +416,8 @@ def release_size_counts(values: np.ndarray[Any, Any], sigma: float, stream: Stre
 
 def estimate_bounds(noisy: Array, sigma: float) -> tuple[float, float]:
     """Compute the bounds from the first release (post-processing)."""
-    first, last = find_used_bins(noisy, sigma, MIN_JOINED_DEVIATIONS)
-    if first == last == MIDDLE_BIN:
-        return -1.0, 1.0
-    return float(JOINED_LOWER_EDGES[first]), float(JOINED_UPPER_EDGES[last])
+    edges = JOINED_LOWER_EDGES, JOINED_UPPER_EDGES
+    return _bounds_of_bins(noisy, sigma, *edges, MIN_JOINED_DEVIATIONS)
 
 
 def release_cell_counts(known: Array, knots: Array, sigma: float, stream: Stream) -> Array:

@@ -81,10 +81,8 @@ def reconstruct(document: Document) -> Reconstruction:
         BudgetError: Its plan costs more than its budget.
     """
     dials = StatedNoiseParameters(document["plan"]["dials"])
-    of_task = (
-        _reconstruct_features if document["task"] == FEATURE_SELECTION else _reconstruct_search
-    )
-    plan, made = of_task(document, dials)
+    of_features = document["task"] == FEATURE_SELECTION
+    plan, made = (_reconstruct_features if of_features else _reconstruct_search)(document, dials)
     declared = declared_schema(document)
     made["warnings"] += find_result_warnings(made, plan.schema)
     as_they_are = ("schema_version", "versions", "files", "effects")
@@ -290,15 +288,11 @@ def _run_environment(document: Document) -> RunEnvironment:
             raise malformed_error(
                 f"{name} is {short_repr(document.get(name))}, and no such {name} is known"
             )
+    same = ("device", "reproducible", "secure_noise", "ledger")
     return RunEnvironment(
-        device=document["device"],
-        reproducible=document["reproducible"],
-        secure_noise=document["secure_noise"],
-        ledger=document["ledger"],
-        storage=document.get("storage"),
-        cluster="executor" in document,
-        data_root="data_root" in document,
-    )
+        **{name: document[name] for name in same}, storage=document.get("storage"),
+        cluster="executor" in document, data_root="data_root" in document,
+    )  # fmt: skip
 
 
 def _exact_score_count(document: Document, plan: Plan | FeaturePlan) -> int | None:

@@ -57,10 +57,8 @@ class Signature:
         """Parse the output of `text`; None if it is something else."""
         lines = text.splitlines()
         fields = [line.partition(": ") for line in lines[1:]]
-        if lines[:1] != [SIGNATURE_HEADER] or [name for name, _, _ in fields] != [
-            "public key",
-            "signature",
-        ]:
+        names = [name for name, _, _ in fields]
+        if lines[:1] != [SIGNATURE_HEADER] or names != ["public key", "signature"]:
             return None
         try:
             key, value = (base64.b64decode(each, validate=True) for _, _, each in fields)
