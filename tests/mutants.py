@@ -1220,7 +1220,7 @@ def main(words: list[str]) -> int:
     survivors = 0
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder)
-        for part in ("pasearch", "tests"):
+        for part in ("pasearch", "tests", "benchmarks/crossover"):
             shutil.copytree(ROOT / part, copy / part, ignore=shutil.ignore_patterns("__pycache__"))
         shutil.copy(ROOT / "pyproject.toml", copy)
         for mutant in MUTANTS:
