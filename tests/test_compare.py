@@ -125,20 +125,6 @@ class TestTheTestRecords:
 
 
 @pytest.mark.slow
-def test_a_number_is_compared_by_its_error(tmp_path: Path):
-    draw = np.random.default_rng(0)
-    a, b = draw.random(900), draw.random(900)
-    rows = "\n".join(f"{p:.3f},{q:.3f},{p - q:.3f}" for p, q in zip(a, b, strict=True))
-    (tmp_path / "r.csv").write_text(f"a,b,y\n{rows}\n")
-    found = compared(str(tmp_path / "r.csv"), regression=True, steps=60)
-    assert found.metric == "mean absolute error"
-    by_name = {each.name: each for each in found.tried}
-    least = min(each.private for each in found.tried)
-    assert by_name[found.aware.candidate.describe()].private == least
-    assert max(found.aware.plain) < 0.2
-
-
-@pytest.mark.slow
 def test_the_command_prints_a_row_each_and_writes_a_file(tmp_path: Path):
     net = tmp_path / "tiny.toml"
     net.write_text('family = "fcn"\n[choices]\nlayers = [0, 1]\nunits_1 = [4, 16]\n')
@@ -165,13 +151,6 @@ class TestCandidates:
         found = draw_candidates(chosen, 10, Keys.from_seed(0).stream("x"))
         assert len(found) == len(set(found)) == 5
         assert found[0] == chosen.candidate(chosen.default_genotype())
-
-    def test_of_a_large_one_are_as_many_as_are_wanted(self):
-        for most in [2, 3, 10, 40]:
-            chosen = make_space("fcn-paper")
-            found = draw_candidates(chosen, most, Keys.from_seed(0).stream("x"))
-            assert len(found) == len(set(found)) == most
-            assert found[0] == chosen.candidate(chosen.default_genotype())
 
 
 def row(name: str, units: int, private: tuple[float, ...], parameters: int = 100) -> Workflow:
@@ -212,11 +191,6 @@ class TestSentence:
         assert "within the noise of 5 trainings" in found.sentence()
         one = comparison(row("STW", 8, (0.5,)), row("PAW", 4, (0.9,)))
         assert "its significance is unknown" in one.sentence()
-
-    def test_they_are_the_same_model(self):
-        found = comparison(row("STW", 8, (0.9, 0.91)), row("PAW", 8, (0.9, 0.91)))
-        assert found.sentence().startswith("Both workflows chose the same model, ")
-        assert "Gap: none" in found.table()
 
     def test_a_name_cannot_forge_a_line(self):
         made = comparison(row("STW", 8, (0.9, 0.91)), row("PAW", 4, (0.9, 0.91)))

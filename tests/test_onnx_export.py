@@ -151,12 +151,6 @@ class TestFile:
         assert json.loads(said["schema"]) == chosen.schema.to_json()
         assert float(said["epsilon"]) == chosen.price.epsilon
 
-    def test_a_file_that_exists_is_kept(self, chosen: Result, tmp_path: Path):
-        (tmp_path / "m.onnx").write_text("mine")
-        with pytest.raises(UsageError, match="exists"):
-            chosen.to_onnx(tmp_path / "m.onnx")
-        assert (tmp_path / "m.onnx").read_text() == "mine"
-
     def test_without_the_package_the_extra_is_named(
         self, chosen: Result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ):

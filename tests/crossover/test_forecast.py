@@ -112,27 +112,10 @@ class TestForecast:
         assert forecast(SCHEMA, "mine", own(), LINEAR, 2, searched=lambda e: e != LINEAR) is None
 
     @pytest.mark.unit
-    def test_without_an_accuracy_the_studys_own_level_is_shown(self):
-        found = forecast(SCHEMA, "mine", own(score=None), LINEAR, 2)
-        assert found is not None
-        assert found["own"]["score"] is None
-        assert found["models"][0]["accuracy"][-1] > 0.8
-
-    @pytest.mark.unit
     def test_nothing_is_said_of_what_nobody_measured(self):
         assert forecast(SCHEMA, "mine", own(mu=1e-6), LINEAR, 2) is None
         assert forecast(SCHEMA, "mine", own(slots=10**9), LINEAR, 2) is None
         assert forecast(SCHEMA, "mine", own(), LINEAR, 40) is None
-
-    @pytest.mark.unit
-    def test_only_epsilons_of_signals_that_were_measured_are_drawn(self):
-        found = forecast(SCHEMA, "mine", own(slots=200_000), LINEAR, 2)
-        assert found is not None
-        assert found["epsilons"] == [
-            each for each in FORECAST_EPSILONS if each <= found["epsilons"][-1]
-        ]
-        assert 0.5 < found["epsilons"][-1] < 1.5
-        assert all(len(each["accuracy"]) == len(found["epsilons"]) for each in found["models"])
 
     @pytest.mark.unit
     def test_more_epsilon_does_no_harm(self, monkeypatch: pytest.MonkeyPatch):
@@ -188,14 +171,6 @@ class TestCrossings:
         noise = np.array([-0.4, 0.4, -0.3, 0.3, 0.1])[:, None]
         curves = np.stack([line(0.5, 0.0) + 0 * noise, line(0.5, 0.06) + noise])
         assert choose_models(curves, 0, 0.2) == [0] * len(FORECAST_EPSILONS)
-
-    @pytest.mark.unit
-    def test_a_crossing_that_may_be_anywhere_is_none(self):
-        ahead, behind = line(0.95, 0.02), line(0.79, 0.0)
-        curves = np.array([[line(0.8, 0.0)] * 5, [ahead, ahead, line(0.78, 0.1), behind, behind]])
-        _, low, high = find_pair_crossing(curves, 0, 1)
-        assert (low, high) == (0.0, math.inf)
-        assert choose_models(curves, 0, 0.5) == [0] * len(FORECAST_EPSILONS)
 
 
 def lead(*zeros: float) -> np.ndarray:

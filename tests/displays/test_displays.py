@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pasearch import Budget, plan_architecture_search, search_architecture, select_features
+from pasearch import Budget, search_architecture, select_features
 from pasearch.crossover.curves import estimate_mean_and_half_width, find_crossover
 from pasearch.crossover.report import CrossoverReport
 from pasearch.displays import (
@@ -206,13 +205,6 @@ def test_the_crossover_stands_in_its_shaded_interval():
     np.testing.assert_allclose(ends, (found.low, found.high), atol=1e-4)
 
 
-def test_lines_differ_in_marker_and_pattern_so_that_grey_is_enough():
-    first, second = CrossoverDisplay.from_report(report()).plot().lines_
-    assert first.get_marker() != second.get_marker()
-    assert first.get_linestyle() != second.get_linestyle()
-    assert first.get_color() != second.get_color()
-
-
 def test_a_crossover_is_read_from_its_file_and_its_values(tmp_path: Path):
     values = report().to_json()
     file = tmp_path / "crossover.json"
@@ -267,11 +259,6 @@ def test_secret_trials_are_a_sentence_whatever_the_document_holds():
         assert not display.ax_.lines
 
 
-def test_a_run_without_trials_says_so():
-    display = TrialsDisplay.from_result(of_trials("none")).plot()
-    assert "compared no candidates" in told(display.ax_)
-
-
 # --- budget
 
 
@@ -286,21 +273,9 @@ def test_bars_are_the_prices_of_the_partitions(searched: Any):
         assert line["name"] in told(display.ax_)
 
 
-def test_a_plan_has_the_display_of_its_run(searched: Any):
-    plan = plan_architecture_search((X, Y), strategy="ahead", candidates=2, steps=2, **PLAN)
-    own = BudgetDisplay.from_plan(plan)
-    assert own.partitions == BudgetDisplay.from_plan(searched).partitions
-    assert own.partitions == BudgetDisplay.from_plan(plan.to_json()).partitions
-
-
 def test_how_many_trainings_a_selection_has_is_secret():
     display = BudgetDisplay.from_plan(priced({"train": 2.0}, "repeat-and-select", 1))
     assert display.partitions[0].lines == ("training, the best of a secret number",)
-
-
-def test_a_price_without_end_is_drawn():
-    display = BudgetDisplay.from_plan(priced({"train": math.inf, "test": 1.0})).plot()
-    assert "inf" in told(display.ax_)
 
 
 def priced(prices: dict[str, float], kind: str = "gaussian", count: int = 3) -> dict[str, Any]:

@@ -16,7 +16,6 @@ from pasearch.report import figures
 from pasearch.report.card import card_json
 from pasearch.report.html import (
     data_arguments,
-    draw_crossover,
     gaussian_mu,
     next_steps,
     report_html,
@@ -616,25 +615,6 @@ def test_a_chart_holds_its_points(values: list[float]):
     assert all(math.isfinite(x) for x, _ in drawn)
 
 
-@pytest.mark.unit
-def test_a_chart_says_what_its_axes_are():
-    def texts(chart: str) -> list[str]:
-        return re.findall(">([^<]+)</text>", chart)
-
-    curve = figures.Curve(name="x", points=((0.0, 0.5), (9.0, 0.7)))
-    assert texts(figures.draw_lines([curve], "x", ("a < b", "share")))[:2] == ["a &lt; b", "share"]
-    calibrated = texts(figures.draw_calibration([(0.5, 0.4, 0.3, 0.5)], "x"))
-    assert calibrated[:2] == ["predicted probability", "observed fraction"]
-    found = {
-        "epsilons": [0.1, 1.0], "sentence": "s", "own": {"score": None, "epsilon": 1.0},
-        "models": [{"name": "x", "accuracy": [0.5, 0.6], "low": [0.4, 0.5], "high": [0.6, 0.7]}],
-    }  # fmt: skip
-    assert texts(draw_crossover(found, "accuracy", of_errors=False))[:2] == [
-        "epsilon (logarithmic)",
-        "accuracy",
-    ]
-
-
 @pytest.mark.contract
 def test_a_ledger_is_proposed_that_holds_the_run_and_has_the_total_that_it_found():
     for delta in [1e-4, 3e-5]:
@@ -656,12 +636,3 @@ def test_the_folder_of_built_in_data_is_repeated():
     steps = [each for _, each in next_steps(made | {"data_root": True}, False) if "DATA " in each]
     assert steps
     assert all("DATA --data-root DATA_ROOT" in each for each in steps)
-
-
-@pytest.mark.unit
-def test_a_failed_candidate_comes_last():
-    made = composed()
-    failed = {**made["trials"][0], "noisy_correct": None}
-    text = page(made | {"trials": [failed, made["trials"][1]]}).text.split("Candidates")[-1]
-    assert text.index("95.0 %") < text.index("failed")
-    assert "The released candidate does not have the best score" not in text

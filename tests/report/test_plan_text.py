@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import warnings
 from dataclasses import replace
 from functools import cache
@@ -12,11 +11,10 @@ import numpy as np
 import pytest
 
 from pasearch.accounting.budget import Budget
-from pasearch.api.features import plan_feature_selection
 from pasearch.api.search import plan_architecture_search
 from pasearch.plan_warnings import NOISE_PHRASE
 from pasearch.report import wording
-from pasearch.report.plan import describe_ledger, feature_plan_text, find_task, plan_text
+from pasearch.report.plan import describe_ledger, plan_text
 from pasearch.runs.shared_ledger import Forecast
 from pasearch.search.plan import Plan
 
@@ -65,31 +63,6 @@ def test_a_training_names_its_network_and_no_search():
         assert f"\n{word}" in plan_text(planned(strategy="rs"))
         assert f"\n{word}" in plan_text(planned(strategy="auto", space="auto"))
     assert "; each gradient clipped to norm 0.25; SGD with momentum 0.9, weights averaged" in text
-
-
-@pytest.mark.unit
-def test_what_is_chosen_is_a_search():
-    for options, changes, task in [
-        ({}, {}, "training"),
-        ({"strategy": "rs"}, {}, "architecture search"),
-        ({"strategy": "auto", "space": "auto"}, {}, "architecture search"),
-        ({}, {"searched_on": "others"}, "architecture search"),
-    ]:
-        assert find_task(replace(planned(**options), **changes)) == task
-
-
-@pytest.mark.unit
-def test_the_time_of_a_front_end_is_told_where_it_is_long(monkeypatch: pytest.MonkeyPatch):
-    for seconds, told in [
-        (0.4, ""),
-        (88.0, "; plus about 88 s for preprocessing all records"),
-        (None, "; plus preprocessing of all records (duration unknown)"),
-    ]:
-        monkeypatch.setattr(Plan, "preprocessing_seconds", lambda plan, seconds=seconds: seconds)
-        for plan in (planned(), planned(strategy="rs", candidates=5)):
-            time = row(plan, "Time")
-            assert time.endswith(f"{told}; plus some seconds for start, reading and scoring")
-            assert ("preprocessing" in time) == bool(told)
 
 
 UNKNOWN = "Score     test accuracy: not yet measured (noisy, on 30 test records)."
@@ -162,24 +135,6 @@ def test_in_brief_it_says_what_is_released_and_not_how_the_noise_comes_about():
             assert f"\n{line}" in brief
         assert "Gaussian noise (multiplier" in whole
         assert "Gaussian noise (multiplier" not in brief
-
-
-@pytest.mark.unit
-def test_a_selection_says_how_long_its_trainings_take():
-    def time(**options: Any) -> str:
-        data = np.zeros((3000, 40)), np.zeros(3000, int)
-        plan = plan_feature_selection(data, budget=Budget(1.0), bounds=(0, 1), classes=2, **options)
-        text = feature_plan_text(plan, detail="prices")
-        (found,) = (line for line in text.splitlines() if line.startswith("Time "))
-        return found
-
-    assert re.fullmatch(
-        r"Time      about [0-9.]+ (s|min) of training on two CPU cores; plus some seconds .*",
-        time(method="all"),
-    )
-    assert ", 61 trainings; " in time(method="pafs")
-    assert ", 8 trainings on average; " in time(method="subsets")
-    assert "unknown: the models are solved for" in time(method="all", trainer="objective")
 
 
 @pytest.mark.unit

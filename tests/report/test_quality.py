@@ -16,7 +16,6 @@ from report.test_html import (
     table,
 )
 
-from pasearch.data.tables import TableSchema
 from pasearch.errors import UsageError
 from pasearch.report import score
 from pasearch.report.facts import find_result_warnings
@@ -24,7 +23,6 @@ from pasearch.report.html import report_html
 from pasearch.report.score import Baseline, describe_quality, describe_score, is_below_noise
 from pasearch.results import restore_schema
 from pasearch.runs.mechanisms import NoisyCounts
-from pasearch.training.metrics import METRICS
 from pasearch.training.score_tables import (
     CORRECTNESS_COLUMNS,
     ERROR_COLUMNS,
@@ -325,19 +323,6 @@ class TestMore:
         made["score"] |= table_to_json([int(each) for each in rows.ravel()], PREDICTION_COLUMNS)
         assert "Majority class ('0') 10.1 %" in page(made).text
         assert made["score"]["of"] == 179
-
-
-@pytest.mark.unit
-def test_the_middle_of_the_odds_is_where_the_answer_changes():
-    """The page's confusion of two classes and its accuracy are of the same counts."""
-    made = KINDS["two with odds"]
-    schema = restore_schema(made)
-    assert isinstance(schema, TableSchema)
-    rows = np.array(made["score"]["cells"])
-    confused = told(made)["confusion"]
-    assert confused == [[rows[c, :10].sum(), rows[c, 10:].sum()] for c in (0, 1)]
-    assert sum(confused[c][c] for c in (0, 1)) == made["score"]["points"]
-    assert METRICS["auc"].columns == made["score"]["columns"]
 
 
 @pytest.mark.statistical

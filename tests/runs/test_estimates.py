@@ -275,16 +275,6 @@ class TestBins:
         else:
             assert low <= value < high or (value < low == LOWER_EDGES[0])
 
-    @pytest.mark.unit
-    def test_take_any_type_of_number(self):
-        for kind in [np.float32, np.float64, np.int8, np.int64, np.uint8, np.bool_]:
-            values = np.array([0, 1, 1, 1], kind)
-            counts = count_size_bins(values)
-            assert (counts[ZERO_BIN], counts.sum()) == (1, 4)
-            assert counts[np.flatnonzero(UPPER_EDGES == 1.0)[0]] == 3
-            wide = np.array([np.finfo(np.longdouble).max, 1.0], np.longdouble)
-            assert count_size_bins(wide).sum() == 1
-
     @pytest.mark.property
     @given(st.lists(st.floats(), max_size=8), st.integers(0, 7))
     def test_a_record_moves_them_by_one_at_most(self, values: list[float], gone: int):
@@ -347,13 +337,6 @@ class TestBounds:
                 for given_, bound in zip((low, high), found, strict=True):
                     assert bound == 0 or 1 / 1.5 < given_ / bound < 1.5
                     assert (bound == 0) == (given_ == 0)
-
-    @pytest.mark.unit
-    def test_of_next_to_nothing_are_bounds_all_the_same(self):
-        for values in [np.zeros(0), np.full(9, np.nan), np.array([1e5, np.inf])]:
-            for low, high in self.estimated_privately(values, 10.0):
-                assert math.isfinite(high - low)
-                assert low < high
 
     @pytest.mark.unit
     def test_find_a_long_tail_of_which_no_bin_stands_out(self):
@@ -428,14 +411,6 @@ class TestClasses:
     def estimated_privately(labels: np.ndarray, sigma: float, most: int = 32) -> list[int]:
         mechanism, keys = ClassCount(noise_multiplier=sigma, most=most), Keys.from_seed(9)
         return [mechanism.release(labels, keys.stream("c", i)) for i in range(50)]
-
-    @pytest.mark.unit
-    def test_labels_beyond_the_most_count_nowhere(self):
-        for kind in [np.int64, np.uint8, np.uint64, np.int16]:
-            labels = np.array([0, 1, 2, 40, 100] * 100, kind)
-            assert set(self.estimated_privately(labels, 6.0)) == {3}
-            assert set(self.estimated_privately(labels, 6.0, most=41)) == {41}
-            assert set(self.estimated_privately(np.array([-5, 0] * 100), 6.0)) == {2}
 
     @pytest.mark.unit
     def test_cost_their_event_and_other_numbers_are_refused(self):

@@ -6,7 +6,6 @@ What needs a Ray cluster is in tests/runs/test_cluster.py.
 from __future__ import annotations
 
 import ctypes
-import importlib.util
 import os
 import re
 import signal
@@ -116,14 +115,6 @@ def test_without_ray_its_extra_is_named(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(cluster.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UsageError, match=r"requires Ray: pip install 'pasearch\[ray\]'"):
         SearchRequest("digits", executor="ray")
-
-
-@pytest.mark.unit
-@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed")
-def test_where_no_cluster_answers_that_is_said_at_once():
-    for address in ["127.0.0.1:1", "nowhere:1"]:
-        with pytest.raises(UsageError, match=f"No Ray cluster at {address} could be used"):
-            cluster.Cluster(1, address).__enter__()
 
 
 @pytest.mark.unit
