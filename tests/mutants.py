@@ -31,6 +31,54 @@ class Mutant:
 
 MUTANTS = (
     Mutant(
+        "report: the attack's success is rounded down",
+        "math.ceil(value / digits - 1e-9)",
+        "math.floor(value / digits)",
+        "report/test_summary.py",
+    ),
+    Mutant(
+        "report: weak protection is not said to be weak",
+        "is_weak = given[0][1] > WEAK_PROTECTION_RATE",
+        "is_weak = given[0][1] > 2",
+        "report/test_summary.py",
+    ),
+    Mutant(
+        "report: the most common class is no baseline",
+        'if most["value"] > rival.at:',
+        'if most["value"] < rival.at:',
+        "report/test_quality.py",
+    ),
+    Mutant(
+        "report: every trial with one equal part is released",
+        'released = all(each["parameters"].get(name)',
+        'released = any(each["parameters"].get(name)',
+        "displays/test_displays.py",
+    ),
+    Mutant(
+        "report: one feature within the noise makes all of them noise",
+        "max(given) <= document.get(",
+        "min(given) <= document.get(",
+        "test_feature_selection.py",
+    ),
+    Mutant(
+        "scores: the error of a share without its noise",
+        "return math.sqrt(sample + own * (noise / of) ** 2)",
+        "return math.sqrt(sample)",
+        "training/test_from_cells.py",
+    ),
+    Mutant(
+        "results: the least likely class is predicted",
+        "self.schema.decode_class(scores.argmax(1))",
+        "self.schema.decode_class(scores.argmin(1))",
+        "test_results.py",
+    ),
+    Mutant(
+        "results: the first features are the selected ones",
+        'mask[best["places"]] = True',
+        'mask[: len(best["places"])] = True',
+        "test_feature_selection.py",
+    ),
+    Mutant(
         "sums: gradients are formed again, of other rows",
         "zip(own, seen.cache[FORMED_GRADIENTS], strict=True):",
         "zip(own, self.gradients(seen).values(), strict=True):",

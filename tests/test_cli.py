@@ -585,7 +585,10 @@ class TestMistakes:
             (["plan", "people.npz", "--eps", "2"], "`pasearch plan arch people.npz`"),
             (["arch", "--eps", "abc"], "Error: --eps is 'abc': expected a number."),
             (["arch", "--steps", "1.5"], "Error: --steps is '1.5': expected an integer."),
-            (["arch", "--bounds", "0", "x"], "Error: --bounds is 'x': expected a number."),
+            (
+                ["arch", "--bounds", "0", "x"],
+                "Error: --bounds is 'x': expected 2 numbers, separated by blanks.",
+            ),
             (["arch", "--eps", "-1"], "Error: --eps is -1.0: expected a finite number above 0."),
             (["account", "price", "--law", "geometrc"], "Did you mean 'geometric'?"),
             (["check", "people.csv", "--separator"], "--separator ';', or write semicolon"),

@@ -108,6 +108,8 @@ def _report_click_error(error: Any) -> int:
     if option is not None and hasattr(error, "possibilities") and context is not None:
         message = _describe_unknown_option(str(option), context)
     elif flags and given and kind:  # Typer's own sentence does not contain the value
+        if (count := getattr(error.param, "nargs", 1)) > 1:
+            kind = f"{count} numbers, separated by blanks"
         message = f"{flags[0]} is {escape_text(repr(given[0]['input']))}: expected {kind}."
     elif option == "--separator" and "requires an argument" in reported:
         message = (

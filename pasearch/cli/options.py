@@ -33,8 +33,8 @@ from pasearch.errors import OPTION_REFERENCE
 
 DATA_HELP = (
     "Data: digits, mnist, fashion-mnist, cifar10, svhn; a table (.csv, .tsv, .data, also "
-    "compressed as .gz, .bz2, .xz or .zst; .parquet; a folder of these); a .npz with arrays x and "
-    "y; a folder with x.npy and y.npy; or a folder of images."
+    "compressed as .gz, .bz2, .xz or .zst; .parquet, or a folder of .parquet files); a .npz with "
+    "arrays x and y; a folder with x.npy and y.npy; or a folder of images."
 )
 Data = Annotated[str, typer.Argument(help=DATA_HELP, rich_help_panel=DATA)]
 EPSILON = Option(

@@ -255,7 +255,9 @@ def infer_date_formats(counts: Mapping[str, int], *, least: float = 0.0) -> list
 
 
 def _simplify_characters(text: str) -> str:
-    """Replace each digit by 1 and each letter by x, except in AM and PM."""
+    """Replace each digit by 1 and each letter by x, except in AM and PM; ISO dates lose the time."""
+    if ISO_PATTERN.fullmatch(text):
+        return "1111-11-11"
     if len(text) > MAX_DATE_CHARACTERS:
         return ""
     plain = re.sub(r"(?<![A-Za-z])[AaPp][Mm](?![A-Za-z])", "\0", re.sub("[0-9]", "1", text))

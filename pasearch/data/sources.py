@@ -41,7 +41,7 @@ def load_dataset(data: str, **declarations: Any) -> Dataset:
             value = given if isinstance(given, bool) else ""
             raise UsageError(
                 f"`{name}={value}` is for {describe_kinds_with(name)} and does not apply to "
-                f"{data!r}. Leave it out."
+                f"{data!r}, which is read as {source.kind}. Leave it out, or name other data."
             )
     dataset = source.load(data, declared)
     dataset.public = dataset.public and declared.public  # only the user declares records public

@@ -366,7 +366,7 @@ def parse_schema_labels(names: Sequence[str], dtype: np.dtype[Any]) -> np.ndarra
 
 
 def parse_declared_labels(classes: Any, dtype: np.dtype[Any]) -> np.ndarray:
-    """Check declared labels, and return them sorted."""
+    """Check declared labels, and return them sorted, in the dtype of y if it holds them exactly."""
     try:
         labels = np.asarray(None if isinstance(classes, str) else list(classes))
     except (TypeError, ValueError):
@@ -382,6 +382,8 @@ def parse_declared_labels(classes: Any, dtype: np.dtype[Any]) -> np.ndarray:
         )
     if len(np.unique(labels)) != len(labels):
         raise UsageError(f"classes is {classes!r}, which holds a label twice: leave one out.")
+    if dtype.kind in "iuf" and np.array_equal(labels.astype(dtype), labels):
+        labels = labels.astype(dtype)
     return np.unique(labels)
 
 

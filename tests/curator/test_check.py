@@ -950,6 +950,7 @@ class TestDates:
         ("pattern", "days", "lower", "upper", "parts"),
         [
             (None, 1, "2020-02-01", "2020-04-30", None),
+            ("T", 1, "2020-02-01", "2020-04-30", ("year", "month", "weekday", "hour")),
             ("%d.%m.%Y", 30, "2020-01-01", "2025-12-31", None),
             ("%m/%d/%Y", 1, "2020-02-01", "2020-04-30", None),
             ("%d %b %Y", 1, "2020-02-01", "2020-04-30", None),
@@ -969,10 +970,11 @@ class TestDates:
     ):
         first = datetime(2020, 2, 10, 9, 30)
         moments = [first + timedelta(days=days * i) for i in range(61)]
-        values = [moment.strftime(pattern or "%Y-%m-%d") for moment in moments]
+        form = {None: "%Y-%m-%d", "T": "%Y-%m-%dT%H:%M:%SZ"}.get(pattern, pattern)
+        values = [moment.strftime(form or "") for moment in moments]
         report = table(tmp_path, {"x": values, "y": [*YES, "no"]})
         x = column(report, "x")
-        assert (x.kind, x.format, x.parts) == ("date", pattern, parts)
+        assert (x.kind, x.format or form, x.parts) == ("date", form, parts)
         assert (x.lower, x.upper) == (lower, upper)
         assert not [p for p in report.problems if p.column == "x"]
 

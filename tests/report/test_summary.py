@@ -43,6 +43,11 @@ class TestOdds:
             assert told == wording.NO_ATTACK_BOUND
             assert not any(digit.isdigit() for digit in told)
 
+    def test_rates_are_rounded_up(self):
+        attack = summarize_attack({"attack": [[0.01, 0.07381]]})
+        assert attack is not None
+        assert (attack["detected"], attack["ratio"]) == ("7.39", "7.39")
+
 
 @pytest.mark.unit
 class TestProtection:

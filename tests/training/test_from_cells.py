@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,7 @@ from pasearch.training.score_tables import (
     compute_error_measures,
     compute_measures,
     compute_score_measures,
+    compute_share_error,
     read_table,
     table_to_json,
 )
@@ -275,3 +277,12 @@ def test_noise_takes_no_mean_error_below_zero():
         compute_error_measures(table(counts, ERROR_COLUMNS, noise=1.0, of=1000))["median"]["value"]
         >= 0.0
     )
+
+
+@pytest.mark.statistical
+def test_the_error_of_a_share_has_the_noise_of_both_counts():
+    noise = np.random.default_rng(0).normal(0.0, 200.0, (2, 100_000))
+    shares = (6000 + noise[0]) / (10_000 + noise.sum(axis=0))
+    found = compute_share_error(0.6, 10_000, 1, 1, 200.0)
+    sample = math.sqrt(0.24 / 10_000)
+    assert math.sqrt(found**2 - sample**2) == pytest.approx(float(shares.std()), rel=0.02)
