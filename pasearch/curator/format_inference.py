@@ -255,8 +255,8 @@ def infer_date_formats(counts: Mapping[str, int], *, least: float = 0.0) -> list
 
 
 def _simplify_characters(text: str) -> str:
-    """Replace each digit by 1 and each letter by x, except in AM and PM; ISO dates lose the time."""
-    if ISO_PATTERN.fullmatch(text):
+    """Replace each digit by 1 and each letter by x, except in AM and PM."""
+    if ISO_PATTERN.fullmatch(text):  # T and Z are no letters of a month
         return "1111-11-11"
     if len(text) > MAX_DATE_CHARACTERS:
         return ""
