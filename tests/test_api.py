@@ -856,20 +856,6 @@ class TestSharedLedger:
         assert not os.listdir(tmp_path)
 
     @pytest.mark.unit
-    def test_another_total_is_refused(self, tmp_path: Path):
-        self.started(tmp_path / "x", tmp_path / "new", ledger_budget=(3.0, 1e-3))
-        with pytest.raises(UsageError, match="the total of a ledger cannot change"):
-            self.started(tmp_path / "y", tmp_path / "new", ledger_budget=(9.0, 1e-3))
-        assert not (tmp_path / "y").exists()
-
-    @pytest.mark.unit
-    def test_a_total_without_a_ledger_is_refused(self, tmp_path: Path):
-        with pytest.raises(UsageError, match="ledger"):
-            search_architecture(
-                arrays(), budget=BUDGET, out=tmp_path / "x", ledger_budget=(3.0, 1e-3), **OPTIONS
-            )
-
-    @pytest.mark.unit
     def test_public_data_need_none(self, tmp_path: Path):
         result = self.started(tmp_path / "x", tmp_path / "new", data_is_public=True)
         assert result.document["ledger"] is None

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from extensions import extended
-from selections import FEW, METHODS, dataset_for, plan_of
+from selections import METHODS, dataset_for, plan_of
 
 from pasearch.accounting.accountants import price
 from pasearch.accounting.budget import Budget
@@ -143,11 +143,6 @@ class TestSelector:
         texts = render_release_files(of_selector(plan)).values()
         for text in (feature_plan_text(plan), *map(html.unescape, texts)):
             assert plan.selection_description in text
-
-    def test_on_public_records_too(self, name: str):
-        selector = make_choice(name, **FEW.get(name, {})).selector
-        if selector.public_description:
-            assert selector.describe(public=True).startswith(selector.public_description)
 
 
 @pytest.mark.unit

@@ -470,36 +470,6 @@ class TestCheck:
         assert code == 0
         assert again.startswith("WARNING. ")
 
-    def test_a_number_is_proposed_as_the_target_where_that_is_asked_for(
-        self, run: Run, tmp_path: Path
-    ):
-        rows = [f"{i % 40},{i % 5 + 1}" for i in range(80)]
-        (tmp_path / "grades.csv").write_text("\n".join(["age,grade", *rows]) + "\n")
-        code, out, err = run("check", "grades.csv", "--propose", "classes.toml")
-        assert code == 0, err
-        assert "use --regression" in " ".join(out.split())
-        code, out, err = run("check", "grades.csv", "--regression", "--propose", "number.toml")
-        assert code == 0, err
-        assert "a number in [1, 5]" in out
-        assert "categories" in (tmp_path / "classes.toml").read_text()
-        text = (tmp_path / "number.toml").read_text().replace("  # from the records", "")
-        assert 'kind = "number"\nlow = 1\nhigh = 5' in text
-        schema = (tmp_path / "classes.toml").read_text()
-        (tmp_path / "classes.toml").write_text(schema.replace("proposed = true\n", ""))
-        code, _, err = run("check", "grades.csv", "--regression", "--schema", "classes.toml")
-        assert code == 2
-        assert "as a category" in err
-
-    def test_a_file_is_never_replaced(self, run: Run, table: Path, tmp_path: Path):
-        (tmp_path / "s.toml").write_text("mine")
-        code, out, err = run("check", table, "--propose", "s.toml")
-        assert (code, out, "exists" in err) == (2, "", True)
-        assert (tmp_path / "s.toml").read_text() == "mine"
-
-    def test_without_one_to_write_it_writes_nothing(self, run: Run, table: Path, tmp_path: Path):
-        assert run("check", table)[0] == 0
-        assert [path.name for path in written(tmp_path)] == ["people.csv"]
-
     def test_refuses(self, run: Run, table: Path):
         for arguments, word in [
             (["nowhere.csv"], "is not there"),

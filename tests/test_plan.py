@@ -56,13 +56,9 @@ KNOWN = Schema(shape=(5,), low=0.0, high=1.0, classes=3)
 
 
 def unreadable(
-    n: int = 1000,
-    *,
-    public: bool = False,
-    official_test: int = 0,
-    schema: Schema | TableSchema = KNOWN,
-    name: str = "people",
-) -> Dataset:
+    n: int = 1000, *, public: bool = False, official_test: int = 0,
+    schema: Schema | TableSchema = KNOWN, name: str = "people",
+) -> Dataset:  # fmt: skip
     table = isinstance(schema, TableSchema)
     shape = (len(schema.columns),) if table else schema.shape
     return Dataset(

@@ -463,14 +463,6 @@ class TestCommand:
             assert "`pasearch arch`" in err
         assert "No such option" not in command("arch", "--dry-run", name, "1")[2]
 
-    @pytest.mark.unit
-    def test_an_option_of_nothing_is_refused_as_ever(self, command: Any):
-        for name in ("train", "arch", "verify"):
-            code, _, err = command(name, "--nothing", "1")
-            assert (code, "No such option" in err) == (2, True)
-        code, _, err = command("verify", "--strategy", "rs")
-        assert (code, "is an option of a search" in err) == (2, False)
-
     @pytest.mark.contract
     @pytest.mark.parametrize("name", PRESETS)
     def test_a_recipe_is_shown_as_a_file_that_recipe_takes(

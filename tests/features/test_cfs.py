@@ -161,14 +161,9 @@ class TestGenetic:
         self, given_: tuple[np.ndarray, np.ndarray], seed: int, p_co: float, p_mu: float
     ):
         found = cfs_genetic(
-            *given_,
-            generator=np.random.default_rng(seed),
-            population=5,
-            generations=6,
-            alpha=0.5,
-            p_co=p_co,
-            p_mu=p_mu * (1 - p_co),
-        )
+            *given_, generator=np.random.default_rng(seed), population=5, generations=6, alpha=0.5,
+            p_co=p_co, p_mu=p_mu * (1 - p_co),
+        )  # fmt: skip
         assert len(found.selected) >= 1
         assert list(found.selected) == sorted(set(found.selected))
         assert found.merit == pytest.approx(eq7(found.selected, *given_), abs=1e-12)

@@ -58,14 +58,9 @@ def dataset(*, number: bool = False, public: bool = False) -> Dataset:
 
 
 def outcome(
-    method: str,
-    trainer: str,
-    folder: Path,
-    *,
-    number: bool = False,
-    public: bool = False,
+    method: str, trainer: str, folder: Path, *, number: bool = False, public: bool = False,
     **more: Any,
-) -> FeatureOutcome:
+) -> FeatureOutcome:  # fmt: skip
     choice = make_choice(method, trainer=trainer, **{**FEW.get(method, {}), **more})
     data = dataset(number=number, public=public)
     plan = planned(

@@ -96,13 +96,9 @@ def reads(on: Dataset, trainer: str = "objective", slots: int = 240) -> PublicRe
     noise = dict(STRONG)[kind]
     strong = kind(outputs=on.schema.outputs, regression=regression, noise=noise)
     return PublicRecordAccess(
-        dataset=on,
-        schema=on.schema,
-        means=MEANS,
-        trainer=strong,
-        slots=slots,
+        dataset=on, schema=on.schema, means=MEANS, trainer=strong, slots=slots,
         metric=find_default_metric(on.schema.regression),
-    )
+    )  # fmt: skip
 
 
 STREAM = Keys.from_seed(1).stream("selection")
