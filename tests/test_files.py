@@ -164,11 +164,6 @@ class TestWriting:
         assert (tmp_path / "old").read_text() == "kept"
         assert not (tmp_path / "elsewhere").exists()
 
-    @pytest.mark.unit
-    def test_a_folder_that_is_not_there(self, tmp_path: Path):
-        with pytest.raises(UsageError, match="cannot be written"):
-            write_new_file(tmp_path / "no" / "new", "")
-
 
 @pytest.mark.unit
 def test_more_memory_than_the_machine_has_is_refused():

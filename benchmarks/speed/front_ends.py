@@ -104,7 +104,7 @@ def main() -> None:
     hold(given.threads, given.device)
     import torch
 
-    from pasearch.data.precision import full_precision
+    from pasearch.data.mapping import full_precision
 
     if given.device == "cpu":
         torch.set_num_threads(given.threads)

@@ -28,8 +28,8 @@ from pasearch.api.request import IN_MEMORY_NAME, Request, TrainRequest
 from pasearch.api.resolve import choose_device
 from pasearch.data.built_in import BUILT_IN_NAMES
 from pasearch.data.partitions import Dataset
-from pasearch.data.schema_argument import to_plain_json
 from pasearch.data.sources import is_path
+from pasearch.data.tables import to_plain_json
 from pasearch.errors import (
     BudgetError,
     ChargedError,

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from pasearch.data.partitions import Dataset
-    from pasearch.data.schema_argument import SchemaArgument
+    from pasearch.data.tables import SchemaArgument
     from pasearch.progress import Progress
     from pasearch.runs.journal import Address
     from pasearch.spaces.space import Space
@@ -322,7 +322,7 @@ class Request:
             check_image_side(self.image_side)
         check_progress(self.progress)
         if self.schema is not None and not isinstance(self.schema, (str, Path)):
-            from pasearch.data.schema_argument import load_schema
+            from pasearch.data.tables import load_schema
 
             object.__setattr__(self, "schema", load_schema(self.schema))
         if self.columns is not None or self.separator is not None:

@@ -266,7 +266,6 @@ def _simplify_characters(text: str) -> str:
 
 @lru_cache(maxsize=4096)
 def _select_date_formats(shape: str) -> tuple[str | None, ...]:
-    """Select the formats that fit a simplified string."""
     if ISO_PATTERN.fullmatch(shape):
         return (None,)
     patterns = [day + time for day in DATE_FORMATS for time in TIME_FORMATS]

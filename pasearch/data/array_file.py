@@ -178,7 +178,6 @@ def _get_declared_classes(declared: DataDeclaration) -> Any:
 
 
 def _describe_assumed_labels(classes: int | None) -> str:
-    """Describe the labels that a declared or estimated number of classes implies."""
     assumed = (
         "no labels declared: using 0, 1, 2, ..."
         if classes is None

@@ -126,7 +126,6 @@ class StoredArray:
 
     @contextmanager
     def _open_member(self) -> Iterator[IO[bytes]]:
-        """Open the file of this array, if its header is unchanged."""
         try:
             with _open_archive(self._source) as archive:
                 if _read_shape_and_type(archive, self._member) != (self.shape, self._as):
@@ -152,15 +151,12 @@ class _FolderArchive:
         """Do nothing: each file is closed by its reader."""
 
     def namelist(self) -> list[str]:
-        """List the files of arrays."""
         return [each.name for each in self.path.iterdir() if each.suffix == ".npy"]
 
     def open(self, member: str) -> IO[bytes]:
-        """Open one file."""
         return (self.path / member).open("rb")
 
     def getinfo(self, member: str) -> Any:
-        """Return the size of a file."""
         return SimpleNamespace(file_size=(self.path / member).stat().st_size)
 
 
@@ -247,7 +243,6 @@ def _read_shape_and_type(
 
 
 def _read_header(file: IO[bytes]) -> io.BytesIO:
-    """Read the header of an array, at most `MAX_HEADER_BYTES`."""
     start = file.read(8)
     width = 2 if start[6:7] == b"\x01" else 4
     size = file.read(width)

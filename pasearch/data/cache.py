@@ -13,13 +13,12 @@ import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from pasearch import status_message
 from pasearch.data.front_ends import FittedFrontEnd
-from pasearch.data.tables import AnySchema
 from pasearch.errors import UsageError
 
 CACHE_FOLDER = "transformed-records"
@@ -28,29 +27,13 @@ CACHE_FOLDER = "transformed-records"
 EncodeFunction = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 
 
-class CachedDataset(Protocol):
-    """The interface of a data set that the cache needs; `partitions.Dataset` implements it."""
-
-    schema: AnySchema
-    cache: Path | None
-
-    @property
-    def n(self) -> int:
-        """The number of records, null records included."""
-        ...
-
-    def fingerprint(self) -> str:
-        """Return a hash of every value."""
-        ...
-
-
 def transform_records(
-    dataset: CachedDataset, front: FittedFrontEnd, encode: EncodeFunction
+    dataset: Any, front: FittedFrontEnd, encode: EncodeFunction
 ) -> tuple[np.ndarray, np.ndarray]:
     """Transform all records, float32 (n, ...), and find the usable ones, bool (n,).
 
     Args:
-        dataset: Data set of the records.
+        dataset: `partitions.Dataset` of the records.
         front: Feature extractor that maps each record alone, so that nothing is released.
         encode: Function from record positions to (features in [0, 1], usable); the features are the
             output of `front.first_stage`, if it has one.
@@ -115,7 +98,7 @@ def _create_array_file(path: Path, shape: tuple[int, ...]) -> Any:
 
 
 def _compute_records(
-    dataset: CachedDataset,
+    dataset: Any,
     front: FittedFrontEnd,
     encode: EncodeFunction,
     make: Callable[[tuple[int, ...]], Any],

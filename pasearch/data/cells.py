@@ -120,20 +120,6 @@ def map_cells(function: Callable[[Any], MappedType], cells: ColumnCells) -> list
     return [function(cell) for cell in np.asarray(cells).tolist()]
 
 
-def map_cells_to_integers(function: Callable[[Any], int], cells: ColumnCells) -> np.ndarray:
-    """Apply a function that returns an integer to each cell, int64; once for equal cells."""
-    if isinstance(cells, TextColumn):
-        return cells.apply(function, np.int64)
-    return np.array(map_cells(function, cells), np.int64)
-
-
-def find_present_rows(cells: TableCells) -> np.ndarray:
-    """Find the rows that are not null records, bool, (rows,): these hold None in every cell."""
-    if isinstance(cells, TextTable):
-        return cells.present()
-    return np.array([any(c is not None for c in row) for row in cells.tolist()], bool)
-
-
 def convert_to_strings(
     cells: ColumnCells, reading: CellFormat = DEFAULT_CELL_FORMAT
 ) -> list[str | None]:
@@ -146,8 +132,9 @@ def count_strings(cells: ColumnCells, reading: CellFormat = DEFAULT_CELL_FORMAT)
     if not isinstance(cells, TextColumn):
         return Counter(text for text in convert_to_strings(cells, reading) if text is not None)
     counts: Counter[str] = Counter()
-    for cell, times in cells.counts():
-        if (text := convert_to_string(cell, reading.marks)) is not None:
+    texts, indices = cells.distinct()
+    for cell, times in zip(texts, np.bincount(indices).tolist(), strict=False):
+        if times and (text := convert_to_string(cell, reading.marks)) is not None:
             counts[text] += times
     return counts
 
@@ -205,8 +192,3 @@ def _spell_cell(cell: object) -> str:
         # pandas turns a class 2 into 2.0 if the column has a missing value.
         return str(int(cell) if cell.is_integer() else cell)
     return str(cell)
-
-
-def parse_number(text: str | None) -> float:
-    """Convert a string to a finite number, or to NaN."""
-    return PLAIN_NUMBER_FORM.number(text)

@@ -47,11 +47,11 @@ from pasearch.data.cells import (
     convert_to_strings,
     count_strings,
     map_cells,
-    map_cells_to_integers,
     normalize_unicode,
 )
 from pasearch.data.numbers import build_number_form, canonicalize_number
 from pasearch.data.schema import parse_bounds, require_known
+from pasearch.data.text_columns import TextColumn
 from pasearch.errors import UsageError
 
 KINDS = ("number", "category", "text", "date", "ignore")
@@ -491,7 +491,9 @@ class Column:
             text = convert_to_string(cell)
             return missing if text is None else places.get(self.comparison_key(text), other)
 
-        return map_cells_to_integers(place, cells)
+        if isinstance(cells, TextColumn):
+            return cells.apply(place, np.int64)
+        return np.array(map_cells(place, cells), np.int64)
 
     def count_categories(self, cells: ColumnCells) -> Counter[str]:
         """Count the cells of each category, by `comparison_key`; missing cells do not count."""
@@ -506,7 +508,6 @@ class Column:
         return frozenset(map(self.comparison_key, self.reading.marks))
 
     def _encode(self, cells: ColumnCells, out: np.ndarray) -> None:
-        """Write the features, (rows, width), of any column except a date."""
         rows = np.arange(len(out))
         if self.kind == "number":
             values, known = self._clamp_numbers(cells)

@@ -9,25 +9,23 @@ Source: docs/rules.md, rules 3 and 13.
 
 from __future__ import annotations
 
+import bz2
 import codecs
 import csv
+import gzip
+import io
+import lzma
 import math
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 
-from pasearch.data.cells import normalize_unicode, parse_number
-from pasearch.data.compressed import (
-    COMPRESSION_SUFFIXES,
-    describe_other_format,
-    describe_other_suffix,
-    open_unpacked,
-    strip_suffixes,
-)
+from pasearch.data.cells import normalize_unicode
 from pasearch.data.lines import (
     FAULTS,
     MAX_HEADER_BYTES,
@@ -44,8 +42,8 @@ from pasearch.data.lines import (
     read_lines,
     start_without_header,
 )
+from pasearch.data.numbers import PLAIN_NUMBER_FORM
 from pasearch.data.partitions import Dataset
-from pasearch.data.schema_argument import load_schema
 from pasearch.data.source import SOURCES, DataDeclaration, Source, make_table_dataset
 from pasearch.data.table_format import (
     MIN_COLUMNS,
@@ -55,9 +53,109 @@ from pasearch.data.table_format import (
     select_columns,
     split_target,
 )
-from pasearch.data.tables import AnySchema, TableSchema
+from pasearch.data.tables import AnySchema, TableSchema, load_schema
 from pasearch.data.text_columns import TextColumn, TextTable
 from pasearch.errors import UsageError, find_closest_name, suggest_file
+
+COMPRESSION_SUFFIXES = (".gz", ".bz2", ".xz", ".zst")
+"""Suffixes of compressed files."""
+
+DECOMPRESSION_ERRORS = (EOFError, zlib.error, lzma.LZMAError)
+"""Exceptions for damaged files; an OSError without a number is one too."""
+
+
+ZIP_REMEDY = "a zip archive: unpack it and use the table in it"
+PARQUET_REMEDY = "a Parquet file: rename it so that its name ends in .parquet"
+FEATHER_REMEDY = (
+    "an Arrow (Feather) file: save it as Parquet "
+    '(pandas: read_feather(path).to_parquet("table.parquet"))'
+)
+OTHER_FORMATS = (
+    ((".zip",), b"PK\x03\x04", f"{ZIP_REMEDY}; or a spreadsheet: save it as CSV UTF-8"),
+    ((), b"\x1f\x8b", "gzip: rename it so that its name ends in .csv.gz"),
+    ((), b"BZh", "bzip2: rename it so that its name ends in .csv.bz2"),
+    ((), b"\xfd7zXZ\0", "xz: rename it so that its name ends in .csv.xz"),
+    ((), b"\x28\xb5\x2f\xfd", "zstd: rename it so that its name ends in .csv.zst"),
+    ((), b"PAR1", PARQUET_REMEDY),
+    ((".feather", ".arrow", ".ipc", ".fea"), b"ARROW1", FEATHER_REMEDY),
+    ((), b"FEA1", FEATHER_REMEDY),
+    ((".orc",), b"ORC", "an ORC file: save it as Parquet"),
+    ((".sav", ".zsav"), b"$FL2", "an SPSS file: save it as CSV UTF-8 or Parquet"),
+    ((".sqlite", ".db"), b"SQLite format 3", "an SQLite database: export the table as CSV UTF-8"),
+    ((), b"\xd0\xcf\x11\xe0", "a spreadsheet or document: save it as CSV UTF-8"),
+    ((), b"\xff\xfe", "UTF-16: save it as CSV UTF-8"),
+    ((), b"\xfe\xff", "UTF-16: save it as CSV UTF-8"),
+    ((".dta",), b"<stata_dta>", "a Stata file: save it as CSV UTF-8 or Parquet"),
+    ((".json", ".jsonl"), b"\0json", "JSON: save it as CSV UTF-8 or Parquet"),
+    ((".pkl", ".pickle"), b"\x80\x04", "a pickle, which is never opened: save it as Parquet"),
+    ((".html", ".htm"), b"<!DOCTYPE", "a web page: save the table in it as CSV UTF-8"),
+    ((".7z",), b"7z\xbc\xaf", "a 7z archive: unpack it and use the table in it"),
+    ((".tar",), b"\0tar", "a tar archive: unpack it and use the table in it"),
+)
+"""Other formats: their suffixes, their first bytes, and their description with a remedy."""
+
+
+def describe_other_format(file: BinaryIO) -> str:
+    """Describe another format and a remedy by a file's first bytes; "" if it may be a table."""
+    start = cast(Any, file).peek(16)[:16]
+    return next((remedy for _, magic, remedy in OTHER_FORMATS if start.startswith(magic)), "")
+
+
+def describe_other_suffix(suffix: str) -> str:
+    """Describe another format and a remedy by the suffix of a name; "" if it may be a table."""
+    return next((remedy for endings, _, remedy in OTHER_FORMATS if suffix in endings), "")
+
+
+@contextmanager
+def open_unpacked(path: Path) -> Iterator[BinaryIO]:
+    """Open a file, and unpack it while it is read if its suffix is that of a compressed file.
+
+    Raises:
+        UsageError: The file cannot be read, is cut short, or has another format than its name
+            states. The message does not reveal its content.
+    """
+    suffix = path.suffix.lower()
+    try:
+        opener: Any = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}.get(suffix, open)
+        if suffix == ".zst":
+            import pyarrow as pa
+
+            stream = pa.CompressedInputStream(pa.OSFile(str(path), "rb"), "zstd")
+            file: Any = io.BufferedReader(cast(Any, stream))
+        else:
+            file = opener(path, "rb")
+        with file:
+            yield cast(BinaryIO, file)
+    except OSError as error:
+        if error.errno is None and suffix in COMPRESSION_SUFFIXES:
+            raise _build_damage_error(path, suffix) from None
+        raise UsageError(f"{path} cannot be read: {error.strerror or 'it is broken'}.") from None
+    except DECOMPRESSION_ERRORS:
+        raise _build_damage_error(path, suffix) from None
+
+
+def _build_damage_error(path: Path, suffix: str) -> UsageError:
+    return UsageError(
+        f"{path} cannot be unpacked: it is cut short, damaged, or not a {suffix} file. Copy "
+        "or compress it again."
+    )
+
+
+def strip_suffixes(path: Path, suffixes: tuple[str, ...]) -> str:
+    """Return a file's name without the suffix of a compressed file and without its own suffix.
+
+    Args:
+        path: Path of the file.
+        suffixes: Suffixes of the uncompressed files, in lower case.
+    """
+    name = path.name
+    for endings in (COMPRESSION_SUFFIXES, suffixes):
+        for ending in endings:
+            if name.lower().endswith(ending) and len(name) > len(ending):
+                name = name[: -len(ending)]
+                break
+    return name
+
 
 MAX_FIELD_CHARACTERS = 2**31 - 1
 """Maximum number of characters of a cell: the limit of `csv`, 131,072, is too small."""
@@ -151,10 +249,7 @@ def _read_first_cells(path: Path, form: TableFormat, separator: str | None) -> l
 
 
 def read_table(
-    path: str | Path,
-    target: str | None = None,
-    schema: TableSchema | None = None,
-    **form: Any,
+    path: str | Path, target: str | None = None, schema: TableSchema | None = None, **form: Any
 ) -> tuple[TableSchema, TextTable, TextColumn]:
     """Read a table: UTF-8, one row per line (`data.lines`), compressed if its name says so.
 
@@ -180,10 +275,7 @@ def read_table(
 
 
 def read_table_with_faults(
-    path: str | Path,
-    target: str | None = None,
-    schema: TableSchema | None = None,
-    **form: Any,
+    path: str | Path, target: str | None = None, schema: TableSchema | None = None, **form: Any
 ) -> tuple[TableSchema, TextTable, TextColumn, list[Fault | None]]:
     """Read a table, and for each row the reason why it cannot be used (None if it can).
 
@@ -276,7 +368,6 @@ def describe_widths(path: Path, schema: TableSchema) -> str:
 
 
 def _suggest_separator(path: Path, form: TableFormat) -> str:
-    """Suggest how to read a file of which no row fits, from its first rows."""
     with open_csv(path, form) as file:
         used, width = file.form, len(file.header)
         lines = used.lines(next(read_blocks(file.file, file.start, width=width)))[
@@ -345,11 +436,6 @@ def _open_table_file(path: Path) -> Iterator[BinaryIO]:
 
 
 def _read_header(path: Path, file: BinaryIO, form: TableFormat) -> tuple[LineForm, list[str]]:
-    """Read the format of the lines, and the names of the columns.
-
-    Raises:
-        UsageError: The header is missing or unreadable.
-    """
     if other := describe_other_format(file):
         raise UsageError(f"{path} is not a text file, despite its name. It is {other}.")
     try:
@@ -398,7 +484,11 @@ def _check_header(path: Path, row: Sequence[str], form: TableFormat) -> list[str
             "CSV UTF-8."
         )
     certain = bool(declared) and declared <= set(header)
-    numbers = [] if certain else [name for name in header if not math.isnan(parse_number(name))]
+    numbers = (
+        []
+        if certain
+        else [name for name in header if not math.isnan(PLAIN_NUMBER_FORM.number(name))]
+    )
     if numbers not in ([str(i + start) for i in range(len(numbers))] for start in (0, 1)):
         raise UsageError(
             f"{path}: its first line holds numbers, so it looks like a record: expected a header. "

@@ -36,13 +36,7 @@ import numpy as np
 from pasearch.data.arrays import BLOCK_BYTES, StoredArray
 from pasearch.data.front_ends import FittedFrontEnd, FrontEnd, Raw
 from pasearch.data.parquet_files import LargeColumn, LargeTable
-from pasearch.data.rows import (
-    CompactRows,
-    ComputedRows,
-    Rows,
-    pack_table,
-    packed_type,
-)
+from pasearch.data.rows import CompactRows, ComputedRows, Rows, pack_table, packed_type
 from pasearch.data.schema import Schema
 from pasearch.data.tables import AnySchema, TableSchema
 from pasearch.errors import UsageError
@@ -244,7 +238,6 @@ class DiskRecords:
         return 0, len(self.features)
 
     def _encode_once(self) -> np.memmap:
-        """Return the file of all records; the first call writes it."""
         if self._file is None:
             n, order = len(self.features), self._order()
             y = np.empty(n, np.float32 if self.schema.regression else np.int64)

@@ -340,7 +340,6 @@ def _set_pixel_limit(library: Any) -> Iterator[None]:
 
 @contextmanager
 def _silence_logger(name: str) -> Iterator[None]:
-    """Disable a library's logger within the block."""
     logger = logging.getLogger(name)
     before, logger.disabled = logger.disabled, True
     levels = [logging.getLogger(each) for each in list(logging.root.manager.loggerDict)]

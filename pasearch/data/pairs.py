@@ -172,7 +172,6 @@ def build_pairs_map(
 
 
 def _collect_parts(means: np.ndarray, columns: tuple[EncodedColumn, ...]) -> _Parts:
-    """Collect the parts of the largest variance from all columns."""
     found: list[tuple[int, int, int, np.ndarray, np.ndarray, float, float]] = []
     indicator = _resample_knots(np.array([0.0, 1.0]))
     for number, column in enumerate(columns):

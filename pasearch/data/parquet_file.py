@@ -30,7 +30,6 @@ from pasearch.data.parquet_files import (
     find_partition_folders,
 )
 from pasearch.data.partitions import Dataset
-from pasearch.data.schema_argument import load_schema
 from pasearch.data.source import SOURCES, DataDeclaration, Source, make_table_dataset
 from pasearch.data.table_format import (
     check_column_names,
@@ -39,7 +38,7 @@ from pasearch.data.table_format import (
     select_columns,
     split_target,
 )
-from pasearch.data.tables import AnySchema, TableSchema
+from pasearch.data.tables import AnySchema, TableSchema, load_schema
 from pasearch.data.text_columns import TextColumn, TextTable, build_constant_column
 from pasearch.errors import UsageError
 
@@ -131,7 +130,6 @@ def _read_into_memory(
 def _leave_in_files(
     files: ParquetFiles, path: Path, target: str | None, schema: TableSchema | None
 ) -> tuple[TableSchema, LargeTable, LargeColumn]:
-    """Return the table, its cells left in their files."""
     fitted, read = _fit_schema(files, path, target, schema)
     check_official_test(fitted, len(files), path)
     names = tuple(column.name for column in fitted.columns)

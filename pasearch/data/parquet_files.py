@@ -25,7 +25,6 @@ from pasearch.data.numbers import convert_to_shortest_decimals
 from pasearch.data.table_format import check_column_names
 from pasearch.data.text_columns import (
     GrowingColumn,
-    Hash,
     TextColumn,
     TextTable,
     Where,
@@ -169,7 +168,7 @@ class ParquetFiles:
         back[by_place] = np.arange(len(by_place))
         return _build_column(found)[back]
 
-    def feed(self, digest: Hash) -> None:
+    def feed(self, digest: Any) -> None:
         """Add every byte of the files to a fingerprint."""
         for path, mark in zip(self.paths, self._marks, strict=True):
             digest.update(repr(mark[0]).encode())
@@ -327,7 +326,6 @@ def _write_values(array: Any) -> list[bytes]:
 
 
 def _write_value(value: Any) -> bytes:
-    """Write a value of pyarrow, empty if it is null."""
     try:
         found = value.as_py()
         if isinstance(found, timedelta):
@@ -368,7 +366,7 @@ class NumberColumn(TextColumn):
         values = self.values.astype(np.float64)
         return np.where(self.missing | ~np.isfinite(values), np.nan, values)
 
-    def feed(self, digest: Hash) -> None:
+    def feed(self, digest: Any) -> None:
         digest.update(repr((len(self), self.values.dtype.str)).encode())
         for each in (self.values, self.missing):
             digest.update(np.ascontiguousarray(each).data)
@@ -416,7 +414,7 @@ class LargeTable:
             own = dict(zip(read, found, strict=True))
             yield TextTable(cells=tuple(own.get(name, nothing) for name in self.names)), labels
 
-    def feed(self, digest: Hash) -> None:
+    def feed(self, digest: Any) -> None:
         """Add the files to a fingerprint."""
         digest.update(repr(self.names).encode())
         self.files.feed(digest)
@@ -457,6 +455,6 @@ class LargeColumn:
         slots = np.arange(len(self)) if self.slots is None else self.slots
         return self.files.column(self.name, slots[where])
 
-    def feed(self, digest: Hash) -> None:
+    def feed(self, digest: Any) -> None:
         """Add the name to a fingerprint; the table adds the content."""
         digest.update(self.name.encode())

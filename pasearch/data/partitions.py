@@ -42,7 +42,6 @@ from pasearch.runs.ledger import Receipt
 
 if TYPE_CHECKING:
     import torch
-    from torch import Tensor
 
 ENCODING_BLOCK_RECORDS = 4096
 """Number of records encoded at a time: it limits the memory for float64 values."""
@@ -116,10 +115,7 @@ class Sealed:
 
     __slots__ = ("_held",)
 
-    def __init__(
-        self,
-        array: np.ndarray | StoredArray | AnyTable | Sealed,
-    ):
+    def __init__(self, array: np.ndarray | StoredArray | AnyTable | Sealed):
         self._held: Any = array._held if isinstance(array, Sealed) else array
 
     @property
@@ -278,7 +274,6 @@ def _cell_text(cell: object) -> str:
 
 
 def _check_public(dataset: Dataset) -> None:
-    """Refuse to read private records without a charge."""
     if dataset.public is not True:
         raise UnchargedReadError(f"Data {dataset.name!r} is private: open a charged partition.")
 
@@ -426,15 +421,6 @@ class Dataset:
         x[~usable] = 0.0
         return x, usable
 
-    def _features(
-        self, indices: np.ndarray, front: FittedFrontEnd | None
-    ) -> tuple[Tensor, np.ndarray]:
-        """Return the features as a tensor, and whether each record is usable."""
-        import torch
-
-        x, usable = self._apply_front_end(front, indices)
-        return torch.from_numpy(x), usable
-
     def _apply_front_end(
         self, front: FittedFrontEnd | None, indices: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
@@ -445,7 +431,6 @@ class Dataset:
         return x[indices], usable[indices]
 
     def _map_all_records(self, front: FittedFrontEnd) -> tuple[np.ndarray, np.ndarray]:
-        """Return all records after a feature extractor (cached), and which are usable."""
         digest = front.digest
         if digest not in self._mapped_features:
             before = partial(self._apply_front_end, front.first_stage)
@@ -484,7 +469,8 @@ class Dataset:
             valid = usable[indices] & labelled
             x: Any = select_rows(kept, indices, valid)
         else:
-            x, usable = self._features(indices, front)
+            x, usable = self._apply_front_end(front, indices)
+            x = torch.from_numpy(x)
             valid = usable & labelled
             x[torch.from_numpy(~valid)] = 0.0
         y[~valid] = 0

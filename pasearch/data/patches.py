@@ -159,7 +159,6 @@ class PatchResemblances(nn.Module):
 
 
 def _is_plain(images: Tensor) -> bool:
-    """Check that images are float32 tensors in CPU memory, without gradient."""
     there = type(images) is Tensor and images.device.type == "cpu"
     return there and images.dtype is torch.float32 and not images.requires_grad
 

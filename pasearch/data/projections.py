@@ -138,7 +138,6 @@ def fit_centring(given: FitInput) -> Affine:
 
 
 def _build_affine(shift: np.ndarray, scale: np.ndarray, shape: tuple[int, ...]) -> Affine:
-    """Build the map of flattened features, for records of this shape."""
     affine = Affine(tuple(shape))
     affine.shift.copy_(torch.from_numpy(shift).reshape(shape))
     affine.scale.copy_(torch.from_numpy(scale).reshape(shape))

@@ -272,7 +272,9 @@ class Schema:
                 f"the schema expects {self.shape}."
             )
         kinds = features.dtype.kind, labels.dtype.kind
-        expected = "iuf" if self.regression else get_label_kinds(self.labels)
+        kind = "i" if self.labels is None else np.asarray(self.labels).dtype.kind
+        expected = "iu" if self.labels is None else "iuf" if kind in "iuf" else kind
+        expected = "iuf" if self.regression else expected
         if kinds[0] not in "iufb" or kinds[1] not in expected:
             raise UsageError(
                 f"Data {where!r}: features are of type {features.dtype} and labels of "
@@ -325,12 +327,6 @@ class Schema:
             return cls(**{**plain, "shape": shape, "target": target})
         except (KeyError, TypeError, AttributeError) as error:
             raise UsageError(f"The JSON schema of arrays is malformed ({error!r}).") from None
-
-
-def get_label_kinds(labels: Sequence[Any] | None) -> str:
-    """Return the NumPy dtype kinds that y may have for the declared labels."""
-    kind = "i" if labels is None else np.asarray(labels).dtype.kind
-    return "iu" if labels is None else "iuf" if kind in "iuf" else kind
 
 
 def list_labels(labels: Sequence[Any]) -> str:

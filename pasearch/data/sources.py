@@ -62,8 +62,9 @@ def describe_unknown_data(data: str) -> str:
             f"The file name {data!r} has no known suffix: rename the file to .csv (text table), "
             ".parquet (Parquet table) or .npz (arrays)."
         )
+    *others, last = [each.expected for each in SOURCES.kinds().values()]
     near = suggest_name(data, BUILT_IN_NAMES) or suggest_file(data)
-    return f"Data {data!r} is not known: expected {describe_accepted_data()}.{near}"
+    return f"Data {data!r} is not known: expected {', '.join(others)}, or {last}.{near}"
 
 
 def load_new_records(data: str, schema: AnySchema) -> Any:
@@ -115,9 +116,3 @@ def is_path(data: str) -> bool:
 def describe_kinds_with(declaration: str) -> str:
     """List the kinds of data to which a declaration applies."""
     return " or ".join(each.kind for each in SOURCES.kinds().values() if declaration in each.uses)
-
-
-def describe_accepted_data() -> str:
-    """List the accepted names and paths of data."""
-    *others, last = [each.expected for each in SOURCES.kinds().values()]
-    return f"{', '.join(others)}, or {last}"

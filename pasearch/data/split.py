@@ -145,11 +145,6 @@ PAPER_SPLITS = (
 """Splits of section IV-A; MNIST, Fashion-MNIST and CIFAR-10 halve their official test set."""
 
 
-def find_paper_split(n: int) -> PaperSplit | None:
-    """Find the split that Bao et al. report for a data set of n records; None if there is none."""
-    return next((each for each in PAPER_SPLITS if n in each.records), None)
-
-
 DEFAULT_FRACTIONS = (0.8, 0.1, 0.1)
 """Default fractions of train, validation and test."""
 
@@ -189,7 +184,8 @@ def make_split(
 
 
     """
-    printed = find_paper_split(n) if paper else None
+    known = (each for each in PAPER_SPLITS if n in each.records)
+    printed = next(known, None) if paper else None
     unused = 0
     if printed is not None:
         train, validation, tail = printed.train, printed.validation, 0

@@ -9,6 +9,7 @@ Source: docs/rules.md, rules 3 and 13.
 from __future__ import annotations
 
 import math
+import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,13 +19,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from pasearch.data.cells import (
-    ColumnCells,
-    TableCells,
-    check_missing_marks,
-    find_present_rows,
-    normalize_unicode,
-)
+from pasearch.data.cells import ColumnCells, TableCells, check_missing_marks, normalize_unicode
 from pasearch.data.column import READING_KEYS, Column
 from pasearch.data.frames import build_frame_columns, extract_cells, get_column_names
 from pasearch.data.lines import parse_separator
@@ -91,7 +86,13 @@ class TableSchema:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "columns", tuple(self.columns))
-        self._read_columns()
+        if self.missing is not None:
+            object.__setattr__(self, "missing", check_missing_marks(self.missing))
+        build_number_form(self.decimal, self.thousands)
+        if usual := self._reading_options:
+            columns = tuple(column.read_as(usual) for column in self.columns)
+            object.__setattr__(self, "columns", columns)
+            object.__setattr__(self, "target", self.target.read_as(usual))
         names = [column.name for column in (*self.columns, self.target)]
         for name, times in Counter(names).items():
             if times > 1:
@@ -121,15 +122,6 @@ class TableSchema:
         for name in ("quotes", "proposed"):
             if type(value := getattr(self, name)) is not bool:
                 raise UsageError(f"{name} is {value!r}: expected true or false.")
-
-    def _read_columns(self) -> None:
-        if self.missing is not None:
-            object.__setattr__(self, "missing", check_missing_marks(self.missing))
-        build_number_form(self.decimal, self.thousands)
-        if usual := self._reading_options:
-            columns = tuple(column.read_as(usual) for column in self.columns)
-            object.__setattr__(self, "columns", columns)
-            object.__setattr__(self, "target", self.target.read_as(usual))
 
     @property
     def _reading_options(self) -> dict[str, Any]:
@@ -302,7 +294,9 @@ class TableSchema:
             end = start + column.width
             column.encode(cells[:, place], out=out[:, start:end])
             start = end
-        return find_present_rows(cells)
+        if isinstance(cells, TextTable):
+            return cells.present()
+        return np.array([any(c is not None for c in row) for row in cells.tolist()], bool)
 
     def encode_labels(self, labels: ColumnCells) -> tuple[np.ndarray, np.ndarray]:
         """Encode labels as classes or scaled numbers, and find the valid ones.
@@ -504,10 +498,10 @@ class TableSchema:
             target = "income"                 # required
             official_test = 16281             # number of rows at the end that are the test set
             quotes = false                    # quotation marks are ordinary characters
-            header = false                    # no header: the columns below are all, in the file's
-            order separator = ";"                   # separator of cells
-            missing = ["-", "unknown"]        # absent cells, in addition to empty ones, ?, NA and
-            others decimal = ","                     # decimal mark [default: a point]
+            header = false                    # no header: the columns below are all, in order
+            separator = ";"                   # separator of cells
+            missing = ["-", "unknown"]        # absent cells besides empty ones, ?, NA and others
+            decimal = ","                     # decimal mark [default: a point]
             thousands = "."                   # separator between groups of digits
             proposed = true                   # read from the records: delete it when you edit them
             [columns.age]
@@ -617,3 +611,47 @@ def _max_width(column: Column, most: int) -> int:
     number = Column(name=column.name, low=0.0, high=1.0, bins=column.bins).width
     by_kind = {"number": number, "category": most + 2}
     return by_kind.get(column.kind or "", max(by_kind.values()))
+
+
+SchemaArgument = str | Path | Mapping[str, Any] | TableSchema
+"""Accepted types of the `schema` argument."""
+
+
+def load_schema(given: SchemaArgument) -> TableSchema:
+    """Convert a `schema` argument to a `TableSchema`.
+
+    Args:
+        given: Path of a schema file, dict with the keys of such a file, or schema.
+
+    Raises:
+        UsageError: Another type, or an invalid declaration.
+    """
+    if isinstance(given, TableSchema):
+        return given
+    if isinstance(given, Mapping):
+        # The JSON form of a table's schema; TOML files have no such key.
+        if given.get("kind") == "table":
+            values = dict(given)
+            proposed = values.pop("proposed", False)
+            return replace(TableSchema.from_json(values), proposed=proposed)
+        try:
+            return TableSchema.from_dict(given)
+        except UsageError as error:
+            raise UsageError(f"schema: {error}") from None
+    if isinstance(given, (str, Path)):
+        return TableSchema.from_toml(given)
+    raise UsageError(
+        f"schema is of type {type(given).__name__}: expected the path of a .toml, a dict with its "
+        'keys such as {"target": "income", "columns": {"age": {"low": 17, "high": 90}}}, or a '
+        "pasearch.Schema."
+    )
+
+
+def to_plain_json(value: Any) -> Any:
+    """Convert a schema, NumPy scalar or path to a JSON-compatible value.
+
+    `load_schema` reads a converted schema, so that a run can be resumed.
+    """
+    if isinstance(value, TableSchema):
+        return {**value.to_json(), **({"proposed": True} if value.proposed else {})}
+    return value.item() if hasattr(value, "item") else os.fspath(value)

@@ -16,7 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -33,14 +33,6 @@ DECIMAL_PATTERN = r"^-?[0-9]{1,17}(\.[0-9]{1,17})?$"
 
 TEXT_ENCODING = {"encoding": "utf-8", "errors": "surrogatepass"}
 """Encoding of strings: one from an extension may contain an unpaired surrogate."""
-
-
-class Hash(Protocol):
-    """A fingerprint that is being computed."""
-
-    def update(self, data: Any, /) -> None:
-        """Add bytes."""
-        ...
 
 
 class TextColumn(ABC):
@@ -75,7 +67,7 @@ class TextColumn(ABC):
         """
 
     @abstractmethod
-    def feed(self, digest: Hash) -> None:
+    def feed(self, digest: Any) -> None:
         """Add every cell to a fingerprint."""
 
     def present(self) -> np.ndarray:
@@ -86,11 +78,6 @@ class TextColumn(ABC):
     def shape(self) -> tuple[int]:
         """The number of cells."""
         return (len(self),)
-
-    def counts(self) -> Iterator[tuple[str | None, int]]:
-        """Iterate over the distinct cells and their counts."""
-        texts, indices = self.distinct()
-        return (pair for pair in zip(texts, np.bincount(indices).tolist(), strict=False) if pair[1])
 
     def apply(self, function: Callable[[str | None], Any], dtype: Any = object) -> np.ndarray:
         """Apply a function to each cell, (rows,); it is called once per distinct cell."""
@@ -151,7 +138,7 @@ class DictionaryColumn(TextColumn):
         ]
         return found[indices]
 
-    def feed(self, digest: Hash) -> None:
+    def feed(self, digest: Any) -> None:
         digest.update(repr((len(self), self.codes.dtype.str, len(self.texts))).encode())
         digest.update(np.ascontiguousarray(self.codes).data)
         for rows in _split_rows(len(self.texts)):
@@ -207,7 +194,7 @@ class TextTable:
         # Other rows hold no None.
         return self.cells[0].present()
 
-    def feed(self, digest: Hash) -> None:
+    def feed(self, digest: Any) -> None:
         """Add every cell to a fingerprint."""
         for cells in self.cells:
             cells.feed(digest)

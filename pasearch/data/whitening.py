@@ -220,7 +220,6 @@ def draw_dead_leaves(
 def _draw_shape(
     rows: np.ndarray, columns: np.ndarray, generator: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Draw one shape: the gradient of its brightness, and the mask of its pixels."""
     side = max(rows.shape)
     radius = max(0.7, side * min(0.6, 0.04 * (1.0 - generator.random()) ** -0.6))
     flatness, angle = generator.uniform(0.25, 1.0), math.pi * generator.random()

@@ -38,8 +38,8 @@ import numpy as np
 import torch
 from torch import nn
 
+from pasearch.data.mapping import full_precision
 from pasearch.data.partitions import Records
-from pasearch.data.precision import full_precision
 from pasearch.data.shared_records import SharedRecords
 from pasearch.data.threads import use_threads
 from pasearch.gpu.dense_steps import TrainingGroup, gpu_library_versions

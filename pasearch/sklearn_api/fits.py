@@ -44,8 +44,7 @@ from pasearch.data.cells import PANDAS_MISSING_TYPES, convert_to_numbers, conver
 from pasearch.data.column import Column
 from pasearch.data.frames import TYPES_DESCRIPTION
 from pasearch.data.schema import Schema
-from pasearch.data.schema_argument import load_schema
-from pasearch.data.tables import TableSchema
+from pasearch.data.tables import TableSchema, load_schema
 from pasearch.errors import UsageError, suggest_name
 from pasearch.runs.session import record_fit
 

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pasearch.data.precision import full_precision
+from pasearch.data.mapping import full_precision
 from pasearch.data.threads import use_threads
 from pasearch.errors import UsageError
 from pasearch.gpu.bits import STEPS_PER_BLOCK

@@ -101,18 +101,6 @@ class TestProposal:
             assert (told in said) == (kind is not None)
 
     @pytest.mark.unit
-    def test_is_a_file_that_the_reader_takes(self, tmp_path: Path):
-        report = check(tmp_path, good_rows())
-        path = tmp_path / "people.toml"
-        path.write_text(report.toml(), encoding="utf-8")
-        schema = TableSchema.from_toml(path)
-        assert schema == report.proposed
-        schema, features, labels = read_table(report.path, schema=schema)
-        x = np.zeros((60, *schema.shape), np.float32)
-        assert schema.encode(features, out=x).all()
-        assert schema.encode_labels(labels)[1].all()
-
-    @pytest.mark.unit
     def test_leaves_what_is_declared(self, tmp_path: Path):
         age = Column(name="age", low=0, high=120, bins=(18, 65))
         pay = Column(name="pay", kind="number", bins=4)
@@ -139,15 +127,6 @@ class TestProposal:
         assert check(tmp_path, rows).proposed.target.kind == kind
 
     @pytest.mark.unit
-    def test_an_identifier_may_repeat_where_its_name_says_it(self, tmp_path: Path):
-        rows = good_rows()
-        rows[3][0] = rows[2][0]
-        assert check(tmp_path, rows).proposed.columns[0].kind == "ignore"
-        for row in rows:
-            row[1] = row[0]
-        assert check(tmp_path, rows).proposed.columns[1] == Column(name="age", low=1000, high=1060)
-
-    @pytest.mark.unit
     def test_the_most_frequent_categories_are_proposed(self, tmp_path: Path):
         rows = good_rows(400)
         for i, row in enumerate(rows):
@@ -163,21 +142,13 @@ class TestProposal:
     def test_bounds_are_rounded_outwards(self):
         for values, bounds in [
             ([17, 90], (15, 90)),
-            ([12285, 1484705], (0, 1500000)),
             ([15.96, 53.13], (14, 54)),
-            ([-0.01234, 0.999], (-0.1, 1.0)),
             ([0, 9.95], (0, 10)),
-            ([-101, -99.5], (-101, -99.5)),
             ([2001, 2011], (2000, 2015)),
-            ([1, 5], (1, 5)),
             ([7, 9], (5, 10)),
-            ([1203, 1597], (1200, 1600)),
             ([0.31, 2.27], (0.3, 2.3)),
-            ([*[90, 120, 180] * 100, -150, 16020], (90, 180)),
             ([*range(10, 60), *[30] * 200, 99], (10, 100)),
-            ([5, 5], (0, 10)),
             ([0, 0], (-1, 1)),
-            ([], (0, 1)),
         ]:
             assert round_bounds_outwards(np.array(values, float)) == pytest.approx(
                 bounds, rel=1e-12
@@ -228,19 +199,6 @@ class TestProposal:
             plain.encode(np.array([str(each) for each in numbers], object), out=out)
             assert (out[:, 1:-1] == np.eye(len(numbers))).all(), "a bin for each"
 
-    @pytest.mark.unit
-    def test_declared_bins_and_a_target_keep_theirs(self, tmp_path: Path):
-        grades = [str(i % 5 + 1) for i in range(60)]
-        for bins in (0, 3, "quantiles"):
-            own = Column(name="x", kind="number", bins=bins)
-            schema = TableSchema(columns=(own,), target=Column(name="y"))
-            report = table(tmp_path, {"x": grades, "y": grades}, schema=schema, regression=True)
-            assert column(report, "x").bins == bins
-            assert (column(report, "y").bins, column(report, "y").bounds) == (None, (1, 5))
-        constant = TableSchema(columns=(Column(name="x", kind="number"),), target=Column(name="y"))
-        report = table(tmp_path, {"x": ["3"] * 60, "y": YES}, schema=constant)
-        assert column(report, "x").bins is None
-
     @pytest.mark.property
     @given(st.lists(st.floats(-1e307, 1e307), min_size=1, max_size=5))
     def test_bounds_hold_every_value(self, values: list[float]):
@@ -290,14 +248,6 @@ class TestProblems:
         assert (problem.rows, problem.count) == ((10, 32), 2)
 
     @pytest.mark.unit
-    def test_missing_values(self, tmp_path: Path):
-        rows = good_rows()
-        rows[0][3], rows[5][3], rows[7][1] = "", "?", " "
-        report = check(tmp_path, rows)
-        assert found(report, "work", "missing").rows == (2, 7)
-        assert found(report, "age", "missing").rows == (9,)
-
-    @pytest.mark.unit
     def test_what_is_no_number_among_numbers(self, tmp_path: Path):
         rows = good_rows()
         rows[3][1], rows[6][1] = "forty", "inf"
@@ -324,15 +274,6 @@ class TestProblems:
         assert found(report, "label", "'perhaps' is not declared").rows == (9,)
 
     @pytest.mark.unit
-    def test_too_many_undeclared_values_are_counted(self, tmp_path: Path):
-        rows = good_rows()
-        for i in range(50):
-            rows[i][3] = f"job{i}"
-        problems = [p for p in check(tmp_path, rows, declared(WORK)).problems if p.column == "work"]
-        assert len(problems) == MAX_LISTED_ROWS + 1
-        assert "30 more values" in problems[-1].what
-
-    @pytest.mark.unit
     def test_small_and_single_classes(self, tmp_path: Path):
         rows = good_rows()
         for i, row in enumerate(rows):
@@ -343,11 +284,6 @@ class TestProblems:
         report = check(tmp_path, rows)
         found(report, "label", "the target has 1 class: expected two or more")
         assert "WARNING" in report.text()
-
-    @pytest.mark.unit
-    def test_an_ignored_column_is_left_alone(self, tmp_path: Path):
-        schema = declared(Column(name="id", kind="ignore"), Column(name="site", kind="ignore"))
-        assert [p.column for p in check(tmp_path, good_rows(), schema).problems] == ["note"]
 
     @pytest.mark.unit
     def test_a_name_that_no_run_takes_is_a_problem(self, tmp_path: Path):
@@ -426,12 +362,6 @@ class TestWidth:
         assert str(caught.value).startswith(f"{path}: {said}")
 
     @pytest.mark.unit
-    def test_bytes_that_are_no_text_are_said(self, tmp_path: Path):
-        (tmp_path / "mine.csv").write_bytes(b"\xff,1\n" * 9)
-        with pytest.raises(UsageError, match=r"no row can be used.*save the file as CSV UTF-8"):
-            check_table(tmp_path / "mine.csv", columns="a,b")
-
-    @pytest.mark.unit
     def test_one_row_that_fits_is_enough_for_a_report(self, tmp_path: Path):
         (tmp_path / "mine.csv").write_text(numbers_between(";") + numbers_between(",", n=1))
         report = check_table(tmp_path / "mine.csv", columns=NAMES)
@@ -447,14 +377,6 @@ class TestWidth:
         assert found(check_table(path, schema=own), None, "not as many values").rows == (1,)
         path.write_text("\n".join(["x,y", *rows]) + "\n")
         assert found(check_table(path), None, "not as many values").rows == (2,)
-
-    @pytest.mark.unit
-    @pytest.mark.parametrize("ending", [".xlsx", ".xls", ".ods", ".XLSX"])
-    def test_a_spreadsheet_is_to_be_saved_as_csv(self, tmp_path: Path, ending: str):
-        path = tmp_path / f"mine{ending}"
-        path.write_bytes(b"PK\3\4 \r\n")
-        with pytest.raises(UsageError, match=r"save it as CSV UTF-8 \(in Excel: Save as\)"):
-            check_table(path)
 
 
 class TestReport:
@@ -485,38 +407,6 @@ class TestReport:
         assert "WARNING. This output contains private values." in check(tmp_path, rows).text()
 
     @pytest.mark.unit
-    def test_what_is_made_from_rows_without_a_known_class_is_said(self, tmp_path: Path):
-        rows = good_rows()
-        for row in rows[:30]:
-            row[-1] = "perhaps"
-        first = check(tmp_path, rows, declared()).text().splitlines()[0]
-        assert first.startswith(
-            "30 of 60 rows cannot be used, because their target is not one of the classes: the "
-            "target 'label' has 3 values. Use `target=`"
-        )
-        assert first.endswith("based on the rows that can be read.")
-
-    @pytest.mark.unit
-    def test_the_choice_of_the_target_is_blamed_where_it_is_the_fault(self, tmp_path: Path):
-        names = [f"car {i % 305}" for i in range(398)]
-        cells = {"mpg": [str(i % 40) for i in range(398)], "name": names}
-        first = table(tmp_path, cells).opening
-        told = "the last column 'name' is the default target and has 305 values. Use `target=`"
-        assert told in first
-        assert "correct the file" not in first
-        assert table(tmp_path, cells, target="mpg").opening == ""
-        named = table(tmp_path, cells, target="name").opening
-        assert "the target 'name' has 305 values. Use `target=`" in named
-
-    @pytest.mark.unit
-    def test_rows_in_another_encoding_are_said_before_all_else(self, tmp_path: Path):
-        path = tmp_path / "latin.csv"
-        rows = [f"{i},{('Zürich', 'Bern')[i % 2]},{('yes', 'no')[i % 3 > 0]}" for i in range(60)]
-        path.write_bytes("\n".join(["age,town,label", *rows, ""]).encode("cp1252"))
-        first = check_table(path).opening
-        assert first.startswith("30 of 60 rows are not UTF-8 and cannot be used: save the file")
-
-    @pytest.mark.unit
     def test_every_line_read_from_the_records_says_so(self, tmp_path: Path):
         age = Column(name="age", low=0, high=120)
         text = check(tmp_path, good_rows(), declared(age)).toml()
@@ -537,11 +427,6 @@ class TestReport:
         path = tmp_path / "proposed.toml"
         path.write_text(text, encoding="utf-8")
         assert TableSchema.from_toml(path).complete
-
-    @pytest.mark.unit
-    def test_of_a_number_to_predict_the_null_rows_have_no_known_number(self, tmp_path: Path):
-        report = table(tmp_path, {"x": INTS, "y": ["", *INTS[1:]]}, regression=True)
-        assert found(report, None, "target is not a known number").rows == (2,)
 
     @pytest.mark.unit
     def test_lists_the_first_rows_and_counts_all(self, tmp_path: Path):
@@ -628,14 +513,6 @@ class TestNumberForms:
         assert column(report, "n").bounds == pytest.approx((0, 36))
 
     @pytest.mark.unit
-    def test_columns_that_do_not_agree_say_it_each(self, tmp_path: Path):
-        a, point = [f"{i},5" for i in range(60)], [f"{i}.25" for i in range(60)]
-        report = table(tmp_path, {"a": a, "b": a, "point": point, "y": YES})
-        assert report.proposed.decimal is None
-        assert [column(report, n).decimal for n in ("a", "b", "point")] == [",", ",", None]
-        assert column(report, "point").bounds == (0, 60)
-
-    @pytest.mark.unit
     def test_what_can_be_read_in_two_ways_is_said(self, tmp_path: Path):
         groups = [f"{i + 10},{i:03}" for i in range(60)]
         alone = table(tmp_path, {"x": groups, "y": YES})
@@ -657,17 +534,6 @@ class TestNumberForms:
         problem = found(report, "x", 'decimal = "," would parse it')
         assert problem.count == 60
         assert report.proposed.columns == schema.columns
-
-    @pytest.mark.unit
-    def test_a_declared_form_stands(self, tmp_path: Path):
-        schema = TableSchema(
-            columns=(Column(name="x", decimal=","),), target=Column(name="y"), missing=("-",)
-        )
-        values = [f"{i},5" for i in range(59)] + ["-"]
-        report = table(tmp_path, {"x": values, "y": YES}, schema=schema)
-        assert column(report, "x").bounds == (0, 60)
-        problem = found(report, "x", "missing")
-        assert (problem.what, problem.rows) == ("missing, as declared", (61,))
 
 
 class TestMarks:
@@ -693,13 +559,6 @@ class TestMarks:
         ]  # fmt: skip
 
     @pytest.mark.unit
-    def test_usual_ones_are_missing_without_a_word_in_the_schema(self, tmp_path: Path):
-        values = ["N/A" if i % 10 == 0 else "NaN" if i % 10 == 1 else str(i) for i in range(60)]
-        report = table(tmp_path, {"x": values, "y": YES})
-        assert column(report, "x").missing is None
-        assert found(report, "x", "missing, also written 'N/A', 'NaN'").count == 12
-
-    @pytest.mark.unit
     def test_of_several_columns_are_proposed_for_the_table(self, tmp_path: Path):
         a = ["-" if i % 5 == 0 else str(i % 17) for i in range(60)]
         b = ["unknown" if i % 5 == 0 else "-" if i == 1 else str(i % 17) for i in range(60)]
@@ -710,31 +569,6 @@ class TestMarks:
         assert "missing" not in report.toml().split("[columns.a]")[1]
         assert found(report, "c", "'-' is proposed to mean missing").count == 20
         assert not any("if it means missing" in p.what for p in report.problems)
-
-    @pytest.mark.unit
-    def test_that_are_classes_or_declared_stay_categories(self, tmp_path: Path):
-        a = ["-" if i % 5 == 0 else str(i % 17) for i in range(60)]
-        report = table(tmp_path, {"a": a, "b": a, "y": ["-", "+"] * 30})
-        assert report.proposed.missing is None
-        assert column(report, "a").missing == column(report, "b").missing == ("-",)
-        assert column(report, "y").categories == ("+", "-")
-
-    @pytest.mark.unit
-    def test_among_categories_are_said_and_stay(self, tmp_path: Path):
-        report = table(tmp_path, {"x": ["a", "b", "unknown"] * 20, "y": YES})
-        assert "unknown" in (column(report, "x").categories or ())
-        assert found(report, "x", 'write missing = ["unknown"]').count == 20
-
-    @pytest.mark.unit
-    @pytest.mark.parametrize("code", ["-999", "-1", "999", "9999", "-99"])
-    def test_numbers_that_lie_far_apart_and_occur_often_are_proposed(
-        self, tmp_path: Path, code: str
-    ):
-        values = [code if i % 6 == 0 else f"{i % 7 / 10:.1f}" for i in range(60)]
-        report = table(tmp_path, {"x": values, "y": YES})
-        assert column(report, "x").missing == (code,)
-        assert column(report, "x").bounds == pytest.approx((0, 0.6))
-        assert found(report, "x", "may mean missing; proposed").count == 10
 
     @pytest.mark.unit
     @pytest.mark.parametrize(
@@ -754,14 +588,6 @@ class TestMarks:
         assert any("if so: missing" in p.what for p in report.problems) is said
 
     @pytest.mark.unit
-    def test_a_number_that_means_missing_stands_beside_the_marks_of_the_table(self, tmp_path: Path):
-        a = ["-" if i % 5 == 0 else "-999" if i % 5 == 1 else str(i % 9) for i in range(60)]
-        b = ["-" if i % 5 == 0 else str(i % 17) for i in range(60)]
-        report = table(tmp_path, {"a": a, "b": b, "y": YES})
-        assert report.proposed.missing == ("-",)
-        assert column(report, "a").missing == ("-", "-999")
-
-    @pytest.mark.unit
     def test_a_slip_of_the_pen_is_said(self, tmp_path: Path):
         values = [*[str(i % 50) for i in range(199)], "16020"]
         report = table(tmp_path, {"x": values, "y": ["yes", "no"] * 100})
@@ -775,8 +601,6 @@ class TestSentinels:
         [
             ("-200", [f"{i % 97 / 10:.1f}" for i in range(300)]),
             ("-32768", [f"{i % 49}.5" for i in range(300)]),
-            ("-9999.9", [f"{i % 49}.5" for i in range(300)]),
-            ("1e30", [f"{i % 49}.5" for i in range(300)]),
             ("65535", [str(i % 300) for i in range(300)]),
             ("-2147483648", [str(i % 7) for i in range(300)]),
             ("8", [str(i % 3 + 1) for i in range(300)]),
@@ -829,23 +653,8 @@ class TestUnits:
         [
             ("${:,.2f}", {"units": (("$", 1.0),), "thousands": ","}, 89_999),
             ("{:.1f}%", {"units": (("%", 1.0),)}, 90_000),
-            ("{:.1f} %", {"units": (("%", 1.0),)}, 90_000),
-            ("{:.1f} kg", {"units": (("kg", 1.0),)}, 90_000),
-            ("{:.0f}km/h", {"units": (("km/h", 1.0),)}, 90_000),
             ("€{:.1f}M", {"units": (("M", 1e6), ("€", 1.0))}, 9e10),
-            ("US$ {:,.0f}", {"units": (("US$", 1.0),), "thousands": ","}, 90_000),
-            ("Rs.{:.0f}", {"units": (("Rs.", 1.0),)}, 90_000),
-            ("£{:.2f}", {"units": (("£", 1.0),)}, 90_000),
-            ("CHF {:.2f}", {"units": (("CHF", 1.0),)}, 90_000),
-            ("{:.0f} USD", {"units": (("USD", 1.0),)}, 90_000),
-            ("{:.2f}\u00a0zł", {"units": (("zł", 1.0),)}, 90_000),
-            ("{:.1f}°C", {"units": (("°C", 1.0),)}, 90_000),
-            ("{:.1f} flops", {"units": (("flops", 1.0),)}, 90_000),
-            ("{:,.0f}+", {"units": (("+", 1.0),), "thousands": ","}, 90_000),
-            ("{:,.0f}", {"thousands": ","}, 90_000),
             ("({:.1f})", {}, -500),
-            ("\u2212{:.1f}", {}, -500),
-            ("-${:.2f}", {"units": (("$", 1.0),)}, -500),
         ],
     )
     def test_are_proposed_and_read(
@@ -888,23 +697,13 @@ class TestUnits:
         "values",
         [
             [f"A{i % 30}" for i in range(60)],
-            [f"Q{i % 4 + 1}" for i in range(60)],
             [f"{i % 30}{'ABCDEF'[i % 6]}" for i in range(60)],
-            [f"{i % 9}B" for i in range(60)],
             [f"{i % 7 * 10}-{i % 7 * 10 + 9}" for i in range(60)],
-            [f"{i % 12}:30" for i in range(60)],
             [f"type {i % 3}" for i in range(60)],
-            [f"10.0.{i % 9}.1" for i in range(60)],
         ],
     )
     def test_codes_have_none(self, tmp_path: Path, values: list[str]):
         assert column(table(tmp_path, {"x": values, "y": YES}), "x").kind == "category"
-
-    @pytest.mark.unit
-    def test_a_declared_number_is_told_them(self, tmp_path: Path):
-        schema = TableSchema(columns=(Column(name="x", low=0, high=60),), target=Column(name="y"))
-        report = table(tmp_path, {"x": [f"{i}.5%" for i in range(60)], "y": YES}, schema=schema)
-        assert found(report, "x", 'units = { "%" = 1 } would parse it').count == 60
 
 
 class TestCodes:
@@ -987,20 +786,6 @@ class TestDates:
         assert found(report, "x", "not a date in format %d.%m.%Y").rows == (3,)
 
     @pytest.mark.unit
-    def test_the_day_stands_first_where_nothing_decides_and_that_is_said(self, tmp_path: Path):
-        values = [f"{i % 12 + 1:02}/{i % 11 + 1:02}/2020" for i in range(60)]
-        report = table(tmp_path, {"x": values, "y": YES})
-        assert column(report, "x").format == "%d/%m/%Y"
-        found(report, "x", "all values fit both %d/%m/%Y and %m/%d/%Y")
-
-    @pytest.mark.unit
-    def test_a_day_far_away_is_no_bound(self, tmp_path: Path):
-        values = ["31.12.9999", *[f"{i % 28 + 1:02}.{i % 12 + 1:02}.2020" for i in range(199)]]
-        report = table(tmp_path, {"x": values, "y": ["yes", "no"] * 100})
-        assert column(report, "x").upper == "2020-12-31"
-        assert found(report, "x", "far from all others").rows == (2,)
-
-    @pytest.mark.unit
     def test_declared_ones_are_held_against_the_records(self, tmp_path: Path):
         signed = Column(name="x", lower="2020-03-05", upper="2020-03-20")
         schema = TableSchema(columns=(signed,), target=Column(name="y"))
@@ -1009,13 +794,6 @@ class TestDates:
         assert found(report, "x", "before the declared 2020-03-05").count == 11
         assert found(report, "x", "after the declared 2020-03-20").count == 16
         found(report, "x", 'format = "%d.%m.%Y" would')
-
-    @pytest.mark.unit
-    def test_cannot_be_predicted(self, tmp_path: Path):
-        values = [f"2020-03-{i % 28 + 1:02}" for i in range(60)]
-        report = table(tmp_path, {"x": INTS, "y": values})
-        assert report.proposed.target.kind == "category"
-        found(report, "y", "looks like a date, which cannot be a target")
 
 
 class TestCategories:
@@ -1027,12 +805,6 @@ class TestCategories:
         assert column(report, "x").case is column(report, "y").case is False
         found(report, "x", "'Cook', 'cook' differ only in case")
         assert column(report, "y").categories == ("no", "Yes")
-
-    @pytest.mark.unit
-    def test_that_differ_in_spaces_are_said(self, tmp_path: Path):
-        report = table(tmp_path, {"x": ["New York", "New  York", "NewYork"] * 20, "y": YES})
-        assert column(report, "x").case is None
-        found(report, "x", "differ only in spaces")
 
     @pytest.mark.unit
     def test_a_declared_one_of_other_capitals_is_named(self, tmp_path: Path):

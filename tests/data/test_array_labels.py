@@ -69,8 +69,6 @@ def test_labels_that_cannot_match_are_refused_by_their_type():
     for labels, declared in [
         (["lo", "hi"], 2),
         (["lo", "hi"], None),
-        ([0.0, 1.0], 2),
-        ([0.5, 1.5], None),
         ([False, True], 3),
         ([0, 1], "no,yes"),
         ([0, 1], [1, 1]),
@@ -81,15 +79,6 @@ def test_labels_that_cannot_match_are_refused_by_their_type():
     ]:
         with pytest.raises(UsageError, match="classes"):
             from_arrays(X, of(labels), bounds=(0, 1), classes=declared)
-
-
-@pytest.mark.unit
-def test_labels_from_0_that_are_listed_are_the_number_of_classes():
-    y = of([0, 1, 2])
-    listed, counted = (from_arrays(X, y, classes=each).schema for each in (range(3), 3))
-    assert listed == counted
-    assert listed.to_json() == counted.to_json()
-    assert "labels" not in counted.to_json()
 
 
 @pytest.mark.contract
@@ -106,27 +95,6 @@ def test_a_run_predicts_labels_as_y_has_them(tmp_path: Path, kind: str):
     assert sorted(model.classes_.tolist()) == sorted(np.unique(y).tolist())
     assert np.mean(model.predict(X) == y) > 0.6
     assert model.score(X, y) == np.mean(model.predict(X) == y)
-
-
-@pytest.mark.unit
-def test_a_file_may_list_its_labels(tmp_path: Path):
-    from pasearch.data.sources import load_dataset
-
-    np.savez(tmp_path / "mine.npz", x=X, y=of([-1, 1]), classes=np.array([-1, 1]))
-    assert load_dataset(str(tmp_path / "mine.npz")).schema.labels == (-1, 1)
-
-
-@pytest.mark.unit
-@pytest.mark.parametrize("kind", ["-1, 1", "1, 2", "halves", "texts", "truth values, listed"])
-def test_labels_declare_what_a_list_of_classes_does(tmp_path: Path, kind: str):
-    from pasearch.data.sources import load_dataset
-
-    labels, declared = LABELS[kind]
-    y = of(labels)
-    np.savez(tmp_path / "mine.npz", x=X, y=y, classes=2)
-    expected = from_arrays(X, y, classes=declared).schema
-    assert from_arrays(X, y, labels=declared).schema == expected
-    assert load_dataset(str(tmp_path / "mine.npz"), labels=declared).schema == expected
 
 
 @pytest.mark.unit
@@ -202,11 +170,3 @@ def test_commands_without_a_run_take_labels(
     if command[0] == "advise":
         assert "2 classes (1, 2)" in done.output
         assert " ".join(named) in done.output
-
-
-@pytest.mark.unit
-def test_advice_prints_labels_that_were_given_as_a_list(tmp_path: Path):
-    np.savez(tmp_path / "mine.npz", x=X, y=of([-1, 1]))
-    found = pasearch.advise(tmp_path / "mine.npz", epsilon=2.0, bounds=(0, 1), labels=[-1, 1])
-    assert dict(found.command.options)["labels"] == [-1, 1]
-    assert "labels=[-1, 1]" in found.command.call()

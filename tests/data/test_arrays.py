@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pasearch.data import array_file, arrays
+from pasearch.data import array_file
 from pasearch.data.arrays import MAX_HEADER_BYTES, StoredArray, find_stored_arrays
 from pasearch.data.sources import load_dataset
 from pasearch.data.split import Split
@@ -53,14 +53,6 @@ def test_what_was_written_is_read(path: Path, save: object, array: np.ndarray):
     assert (found["x"].shape, found["x"].dtype) == (array.shape, array.dtype)
     assert (found["x"].read() == array).all()
     assert found["x"].read() is found["x"].read()
-
-
-@pytest.mark.unit
-def test_another_number_type_is_taken_when_read(path: Path):
-    np.savez(path, y=Y.astype(np.uint8))
-    found = find_stored_arrays(path, ["y"])[0]["y"].astype(np.int64)
-    assert found.dtype == found.read().dtype == np.int64
-    assert found.nbytes == 8 * len(Y)
 
 
 @pytest.mark.unit
@@ -147,27 +139,6 @@ class TestLarge:
         np.savez(path, x=X[:-1], y=Y[:-1])
         with pytest.raises(UsageError, match="was changed"):
             dataset.fingerprint()
-
-    @pytest.mark.unit
-    def test_what_was_read_once_stays(self, path: Path):
-        np.savez(path, x=X, y=Y)
-        dataset = load_dataset(str(path), bounds=(0, 1), classes=3)
-        before = dataset.fingerprint()
-        np.savez(path, x=X + 1, y=Y)
-        assert dataset.fingerprint() == before
-
-    @pytest.mark.unit
-    def test_more_than_the_machine_holds_is_refused(
-        self, path: Path, monkeypatch: pytest.MonkeyPatch
-    ):
-        np.savez_compressed(path, x=X, y=Y)
-
-        def none(what: str, needed: int, advice: str) -> None:
-            raise UsageError(f"{what} would take {needed} bytes: {advice}.")
-
-        monkeypatch.setattr(arrays, "check_memory", none)
-        with pytest.raises(UsageError, match=r"'x.npy' would take 32000 bytes: use fewer"):
-            load_dataset(str(path), bounds=(0, 1), classes=3).fingerprint()
 
 
 @pytest.mark.unit

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import random
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -30,7 +29,6 @@ SCHEMA = TableSchema(
     target=Column(name="label", categories=("no", "yes")),
 )
 HEAD, GOOD = b"age,job,note,label\n", b"33,cook,a cat,yes\n"
-DRAW = random.Random(0)
 MANY = b"".join(
     b"%d,%s,text %d,%s\n" % (i % 90, (b"cook", b"nurse", b"?")[i % 3], i, (b"no", b"yes")[i % 2])
     for i in range(700)

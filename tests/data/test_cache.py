@@ -134,14 +134,6 @@ class TestPlace:
         assert moved == ["module to cuda", *N * ["records to cuda"]]
 
     @pytest.mark.unit
-    def test_one_that_costs_little_stays_on_the_processor(
-        self, moved: list[str], monkeypatch: pytest.MonkeyPatch
-    ):
-        monkeypatch.setattr(Costly, "costly", False)
-        opened(dataset(None), prepare_front_end(Costly(), (4, 5), "cuda"))
-        assert not any("cuda" in each for each in moved)
-
-    @pytest.mark.unit
     def test_what_a_device_has_rounded_is_not_taken_for_anothers(self):
         """A resumed release is computed as it was."""
         here, there = (
@@ -216,13 +208,6 @@ class TestPrivate:
 
 class TestHit:
     @pytest.mark.unit
-    def test_every_record_is_computed_once(self, folder: Path):
-        made, fitted = dataset(folder), prepare_front_end(Costly(), (4, 5))
-        for name in ("train", "test", "train"):
-            opened(made, fitted, name)
-        assert fitted.module.asked == N
-
-    @pytest.mark.unit
     def test_another_run_on_the_same_data_computes_nothing(self, folder: Path):
         assert asked(dataset(folder)) == N
         before = files(folder)
@@ -248,21 +233,6 @@ class TestHit:
         slots = dataset(None)["train"]._slots
         kept = plain[0].valid.numpy()
         assert np.allclose(plain[0].x.numpy()[kept], 2 * x.reshape(N, 20)[slots][kept], atol=1e-6)
-
-    @pytest.mark.contract
-    def test_the_real_one_is_equal(self, folder: Path):
-        x = np.random.Generator(np.random.PCG64(1)).random((N, 16, 17))
-        schema = Schema(shape=(16, 17), low=0.0, high=1.0, classes=2)
-        plain, first, later = (
-            opened(
-                dataset(place, x, schema),
-                prepare_front_end(parse_front_end("scattering"), (16, 17)),
-            )
-            for place in (None, folder, folder)
-        )
-        assert plain.x.equal(first.x)
-        assert plain.x.equal(later.x)
-        assert len(files(folder)) == 2
 
     @pytest.mark.unit
     @pytest.mark.parametrize("chunk", [1, 7, N, 1000])
@@ -332,26 +302,12 @@ class TestMiss:
             assert found.equal(opened(plain(None), prepare_front_end(Costly(), (4, 5))).x)
 
     @pytest.mark.contract
-    def test_another_front_end(self, folder: Path):
-        assert [asked(dataset(folder), Costly(factor)) for factor in (2.0, 3.0, 2.0)] == [N, N, 0]
-        found = opened(dataset(folder), prepare_front_end(Costly(3.0), (4, 5))).x
-        assert found.equal(opened(dataset(None), prepare_front_end(Costly(3.0), (4, 5))).x)
-
-    @pytest.mark.contract
     @pytest.mark.parametrize("text", ["raw", "max_pool:2", "standardise", "pca:3"])
     def test_what_is_cheap_has_no_file(self, folder: Path, text: str):
         front = parse_front_end(text)
         fitted = FittedFrontEnd(front, front.module((4, 5)))
         opened(dataset(folder), fitted)
         assert not folder.exists()
-
-    @pytest.mark.unit
-    def test_without_a_folder_nothing_is_written(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ):
-        monkeypatch.chdir(tmp_path)
-        assert asked(dataset(None)) == N
-        assert files(tmp_path) == []
 
 
 class TestCrash:

@@ -13,11 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pasearch.data import rows as kept_rows
-from pasearch.data.array_file import from_arrays
 from pasearch.data.column import Column
 from pasearch.data.csv_file import read_table
-from pasearch.data.front_ends import prepare_front_end
-from pasearch.data.front_ends.parsing import parse_front_end
 from pasearch.data.partitions import Dataset, Records, UnchargedReadError
 from pasearch.data.rows import CompactRows, pack_table
 from pasearch.data.split import make_split
@@ -150,12 +147,6 @@ class TestNumbers:
             assert some[where].numpy().tobytes() == want.tobytes()
 
     @pytest.mark.unit
-    def test_of_places_come_in_their_order(self):
-        for places in [[5, 7, 6, 8], [5, 5, 7], [8, 7, 6], [5, 6, 7], [199, 0]]:
-            found, whole = TABLE
-            assert np.array_equal(found[np.array(places)].numpy(), whole[places])
-
-    @pytest.mark.unit
     def test_of_a_null_record_are_0_whatever_its_cells_hold(self):
         cells = objects(rows())
         cells[:, -1] = "no class"
@@ -232,16 +223,6 @@ class TestMemory:
         assert isinstance(dataset["train"].open(Receipt("train")).x, CompactRows)
         assert isinstance(dataset["test"].open(Receipt("test")).x, torch.Tensor)
 
-    @pytest.mark.unit
-    def test_is_a_tensors_for_arrays_and_behind_front_ends(self):
-        images = np.random.default_rng(0).integers(0, 256, (40, 8, 8), np.uint8)
-        dataset = parted(from_arrays(images, np.arange(40) % 2, classes=2))
-        pooled = dataset["train"].with_front_end(
-            prepare_front_end(parse_front_end("max_pool"), (8, 8))
-        )
-        for each in (dataset["train"], pooled):
-            assert isinstance(each.open(Receipt("train")).x, torch.Tensor)
-
 
 class TestDoor:
     @pytest.mark.contract
@@ -265,12 +246,6 @@ class TestDoor:
             dataset["train"].open(Receipt("test"))
         with pytest.raises(UnchargedReadError):
             dataset["train"].public_records()
-
-    @pytest.mark.contract
-    def test_opens_without_one_for_public_records(self):
-        found = parted(of_objects(public=True))["train"].public_records()
-        assert found.public
-        assert all(part.public for part in found.parts())
 
     @pytest.mark.unit
     def test_what_is_kept_is_forgotten_with_the_partitions_and_with_the_schema(self):

@@ -14,7 +14,7 @@ import pasearch
 from pasearch import Budget, Schema, UsageError
 from pasearch.api.lifecycle import read_request
 from pasearch.api.request import SearchRequest
-from pasearch.data.schema_argument import load_schema, to_plain_json
+from pasearch.data.tables import load_schema, to_plain_json
 
 DECLARED: dict[str, Any] = {
     "target": "income",

@@ -17,14 +17,13 @@ import torch
 from pasearch import Budget, search_architecture, select_features
 from pasearch.data import disk
 from pasearch.data.array_file import from_arrays
-from pasearch.data.column import Column
 from pasearch.data.disk import compute_record_bytes, write_ordered
 from pasearch.data.front_ends import FittedFrontEnd, prepare_front_end
 from pasearch.data.front_ends.parsing import parse_front_end
 from pasearch.data.partitions import Dataset, Records, UnchargedReadError
 from pasearch.data.rows import CompactRows, ComputedRows, Rows
 from pasearch.data.sources import load_dataset
-from pasearch.data.split import Split, make_split
+from pasearch.data.split import Split
 from pasearch.data.tables import TableSchema
 from pasearch.errors import UsageError
 from pasearch.runs.keys import Keys
@@ -183,15 +182,6 @@ class TestTable:
             cells = [made.schema.find(c.name, features, labels)[1] for c in made.schema.columns]
             found.append([each.tolist() for each in (*cells, labels)])
         assert found[0] == found[1]
-
-    @pytest.mark.unit
-    def test_slots_of_no_partition_are_in_none(self, path: Path, monkeypatch: pytest.MonkeyPatch):
-        split = Split(train=401, validation=100, test=199, portions=2)
-        here, there = (
-            parted(loaded(path, monkeypatch, large=each), split) for each in (False, True)
-        )
-        for name in ("train 1", "train 2", "test"):
-            assert_equal(read(here, name), read(there, name))
 
     @pytest.mark.unit
     def test_all_records_of_public_data_come_in_their_order(self, path: Path, monkeypatch: Any):
@@ -399,9 +389,3 @@ def _weights(out: Path) -> list[bytes]:
         with np.load(path) as arrays:
             return [arrays[name].tobytes() for name in sorted(arrays)]
     return [value.numpy().tobytes() for value in torch.load(path, weights_only=True).values()]
-
-
-def test_columns_of_the_schema_are_those_of_the_frame():
-    assert [*COLUMNS, "y"] == [*frame().columns]
-    assert Column(name="age", low=20, high=60).is_declared
-    assert make_split(N).n == N

@@ -72,13 +72,6 @@ class TestNumbers:
         assert len({x.tobytes() for x in encodings(tmp_path, bins, [0.1, 0.7], dtype)}) == 1
 
     @pytest.mark.unit
-    def test_beside_missing_cells_too(self, tmp_path: Path):
-        """pandas makes floats of a column of whole numbers with one absent cell."""
-        column = Column(name="k", categories=("1", "2"), missing=("-9",))
-        for x in encodings(tmp_path, column, [1, 2, None, -9.0, 7]):
-            assert x.argmax(axis=1).tolist() == [0, 1, 3, 3, 2]
-
-    @pytest.mark.unit
     @pytest.mark.parametrize(
         ("names", "cells", "dtype"),
         [
@@ -206,11 +199,3 @@ class TestHeaderOfNumbers:
         lone = tmp_path / "new.csv"
         lone.write_text("1981,1979,1978\n.3,.2,.1\n")
         assert schema.encode_new(load_new_records(str(lone), schema)).shape == (1, schema.shape[0])
-
-    @pytest.mark.unit
-    def test_whole_numbers_name_the_columns_of_a_frame(self):
-        schema = Schema.from_dict(self.SCHEMA)
-        frame = pd.DataFrame({1978: [0.1], 1979: [0.2], 1981: [0.3], "label": ["up"]})
-        assert make_dataset_from_frame(frame, Request(schema=schema)).schema.complete
-        known = schema.encode_new(frame.drop(columns="label"))
-        assert known[0, 0] == np.float32(0.1)

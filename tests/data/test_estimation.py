@@ -78,14 +78,6 @@ class TestTables:
         assert (found.target.low, found.target.high) == (0.0, 2.0)
 
     @pytest.mark.unit
-    def test_at_most_so_many_categories(self):
-        cells, labels = table()
-        found = estimate(most=2).estimate(
-            make_undeclared_schema(HEADER, "label"), cells, labels, stream()
-        )
-        assert found.columns[1].categories == ("cook", "nurse")
-
-    @pytest.mark.unit
     def test_a_few_slots_give_a_schema_all_the_same(self):
         for rows in [1, 2, 12]:
             for sigma in [0.1, 5.0, 1e4]:
@@ -120,14 +112,6 @@ class TestReading:
         kept = estimate().estimate(schema, features, labels, stream()).columns[0]
         assert kept.kind == free.kind
         return free
-
-    @pytest.mark.unit
-    def test_a_date_that_is_not_declared_is_a_category_or_compact_a_number(self):
-        days = [f"2020-01-{day:02}" for day in range(1, 6)]
-        found = self.found(Column(name="c"), days)
-        assert (found.kind, found.categories) == ("category", tuple(days))
-        found = self.found(Column(name="c"), [day.replace("-", "") for day in days])
-        assert (found.kind, found.low, found.high) == ("number", 20200101, 20200105)
 
     @pytest.mark.unit
     def test_numbers_with_commas_are_categories_unless_it_is_said_how_they_are_written(self):

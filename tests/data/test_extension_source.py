@@ -165,15 +165,6 @@ class TestRegistration:
         with pytest.raises(UsageError, match=r"expected .* \.jsonl file, with a schema"):
             load_dataset("x.feather")
 
-    @pytest.mark.unit
-    def test_a_name_is_one_source_s(self, jsonl: ModuleType):
-        assert (
-            SOURCES.register(jsonl.JsonLines) is jsonl.JsonLines
-        )  # as when a module is imported again
-        other = type("Other", (jsonl.JsonLines,), {})
-        with pytest.raises(UsageError, match=r"source name 'jsonl' belongs to jsonl\.JsonLines"):
-            SOURCES.register(other)
-
     @pytest.mark.contract
     def test_every_source_says_what_it_is(self):
         declared = set(DataDeclaration.__dataclass_fields__)

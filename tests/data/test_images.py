@@ -25,11 +25,8 @@ from pasearch.data.image_folder import DEFAULT_IMAGE_SIDE
 from pasearch.data.partitions import Dataset
 from pasearch.data.schema import Schema
 from pasearch.data.sources import list_record_names, load_dataset, load_new_records
-from pasearch.data.split import Split
 from pasearch.errors import UsageError
 from pasearch.report.plan import plan_text
-from pasearch.runs.keys import Keys
-from pasearch.runs.ledger import Receipt
 
 RED, BLUE, GREY = (200, 10, 30), (0, 40, 250), (90, 90, 90)
 
@@ -84,14 +81,6 @@ class TestFolder:
         assert (abs(pixels[1].astype(int) - 90) < 4).all()  # JPEG is inexact
 
     @pytest.mark.unit
-    @pytest.mark.parametrize("side", [1, 5, 40])
-    @pytest.mark.parametrize("grey", [False, True])
-    def test_images_become_squares_of_a_side(self, folder: Path, side: int, grey: bool):
-        dataset = load_dataset(str(folder), image_side=side, grey=grey)
-        assert dataset.schema.shape == ((side, side) if grey else (3, side, side))
-        assert dataset.features.shape == (5, *dataset.schema.shape)
-
-    @pytest.mark.unit
     def test_rows_and_columns_are_not_mixed_up(self, tmp_path: Path):
         """An image that is dark above and light below stays so, in every channel."""
         pixels = np.zeros((4, 10, 3), np.uint8)
@@ -103,13 +92,6 @@ class TestFolder:
         assert not seen[[0, 2]].any()
         assert not seen[1, :2].any()
         assert (seen[1, -2:] >= 250).all()
-
-    @pytest.mark.unit
-    def test_grey_is_the_luminance(self, folder: Path):
-        pixels = raw(load_dataset(str(folder), grey=True).features)
-        luminance = [round(float(np.dot((0.299, 0.587, 0.114), c))) for c in (RED, BLUE)]
-        assert abs(int(pixels[0, 0, 0]) - luminance[0]) <= 1
-        assert abs(int(pixels[4, 0, 0]) - luminance[1]) <= 1
 
     @pytest.mark.unit
     @pytest.mark.parametrize(
@@ -134,13 +116,6 @@ class TestFolder:
         (tmp_path / "b" / "notes.txt").write_text("none of the images")
         dataset = load_dataset(str(tmp_path))
         assert raw(dataset.labels).tolist() == [0, 1]
-
-    @pytest.mark.unit
-    def test_a_class_without_a_file_is_a_class(self, folder: Path):
-        (folder / "bird").mkdir()
-        dataset = load_dataset(str(folder))
-        assert dataset.schema.classes == 3
-        assert raw(dataset.labels).tolist() == [1, 1, 2, -1, 2]
 
     @pytest.mark.unit
     @pytest.mark.parametrize(
@@ -226,15 +201,6 @@ class TestUnreadable:
         assert capfd.readouterr() == ("", "")
         assert not (folder.parent / "started").exists()
 
-    @pytest.mark.unit
-    def test_is_a_null_record(self, folder: Path):
-        dataset = load_dataset(str(folder))
-        dataset.partition(Split(train=4, test=1), Keys.from_seed(1).stream("split").generator())
-        for partition in dataset:
-            records = partition.open(Receipt(partition.name))
-            assert records.valid.tolist() == [slot != 3 for slot in partition._slots]
-            assert not records.x[~records.valid].any()
-
     @pytest.mark.property
     @pytest.mark.parametrize("kind", ["PNG", "JPEG", "GIF", "BMP"])
     def test_damaged_bytes_never_stop_a_load(self, tmp_path: Path, kind: str):
@@ -257,12 +223,6 @@ class TestUnreadable:
 
 
 class TestTorchvision:
-    @pytest.mark.unit
-    @pytest.mark.parametrize("name", TORCHVISION_NAMES)
-    def test_one_that_is_not_there_says_where_to_put_it(self, name: str, tmp_path: Path):
-        with pytest.raises(UsageError, match=rf"{name} is not in .*data_root=.*download=True"):
-            load_dataset(name, data_root=tmp_path)
-
     @pytest.mark.unit
     @pytest.mark.parametrize("error", [OSError("full"), RuntimeError("cut"), ValueError, KeyError])
     @pytest.mark.parametrize("name", TORCHVISION_NAMES)
@@ -377,22 +337,6 @@ class TestLarge:
         assert (raw(dataset.labels) == -1).sum() == 1, "the one that is no image"
 
     @pytest.mark.unit
-    def test_pixels_within_the_limit_are_decoded_as_ever(self, folder: Path):
-        write(folder / "dog" / "d.jpg", BLUE, size=(300, 200))
-        expected = np.asarray(
-            Image.open(folder / "dog" / "d.jpg")
-            .convert("RGB")
-            .resize((DEFAULT_IMAGE_SIDE, DEFAULT_IMAGE_SIDE))
-        )
-        assert (raw(load_dataset(str(folder)).features)[-1] == expected.transpose(2, 0, 1)).all()
-
-    @pytest.mark.unit
-    @pytest.mark.parametrize("side", [0, -1, 100_000, 10**400, 2.0, True, float("nan")])
-    def test_a_side_that_is_none_is_refused(self, folder: Path, side: object):
-        with pytest.raises(UsageError, match="image_side"):
-            load_dataset(str(folder), image_side=side)
-
-    @pytest.mark.unit
     def test_images_that_memory_cannot_hold_are_refused(
         self, folder: Path, monkeypatch: pytest.MonkeyPatch
     ):
@@ -492,11 +436,6 @@ class TestClassNames:
         assert dataset.schema.class_names == ("cat", "dog", "emu")
         assert any("1 images outside of the subfolders" in each for each in dataset.notes)
         assert any("emu" in each for each in dataset.notes)
-
-    @pytest.mark.unit
-    def test_one_image_is_no_data_to_train_on(self, folder: Path):
-        with pytest.raises(UsageError, match="is one image: expected a folder"):
-            load_dataset(str(folder / "dog" / "a.png"))
 
 
 class TestNewImages:

@@ -13,7 +13,6 @@ from pasearch.curator.format_inference import NUMBER_FORMS, infer_number_forms
 from pasearch.data.cells import CellFormat, convert_to_numbers, convert_to_strings
 from pasearch.data.column import Column
 from pasearch.data.numbers import PLAIN_NUMBER_FORM, NumberForm, build_number_form
-from pasearch.data.text_columns import build_columns
 from pasearch.errors import UsageError
 
 TEXTS = ("12,300", "12.300", "3,5", "3.5", "1,234.5", "1.234,5")
@@ -99,31 +98,8 @@ class TestForm:
             with pytest.raises(UsageError, match=r'expected ("\.|one of)'):
                 build_number_form(decimal, thousands)
 
-    @pytest.mark.unit
-    def test_what_is_not_declared_is_plain(self):
-        assert build_number_form(None, None) == PLAIN_NUMBER_FORM
-        assert build_number_form(None, ",") == NumberForm(".", ",")
-
 
 class TestCells:
-    @pytest.mark.oracle
-    @pytest.mark.parametrize("form", NUMBER_FORMS, ids=str)
-    @given(
-        cells=st.lists(
-            st.one_of(st.none(), st.text("0123456789., -", max_size=8), st.sampled_from(TEXTS)),
-            min_size=1,
-            max_size=30,
-        )
-    )
-    def test_a_kept_column_is_read_as_objects_are(self, form: NumberForm, cells: list):
-        kept = build_columns(iter([[each] for each in cells]), width=1)[0]
-        reading = CellFormat(form=form)
-        objects = np.empty(len(cells), object)
-        objects[:] = cells
-        np.testing.assert_array_equal(
-            convert_to_numbers(kept, reading), convert_to_numbers(objects, reading)
-        )
-
     @pytest.mark.unit
     def test_no_object_raises_whatever_it_says_of_its_class(self):
         class Proxy:
@@ -173,13 +149,6 @@ class TestFitting:
         ]:
             found = infer_number_forms(dict.fromkeys(texts, 1))
             assert (found[0] if found else None) == form
-
-    @pytest.mark.unit
-    def test_several_fit_where_nothing_decides(self):
-        found = infer_number_forms({"12,300": 5, "7": 1})
-        assert NumberForm(",") in found
-        assert infer_number_forms({"12,300": 5, "7": 1}, decimal=",")[0] == NumberForm(",")
-        assert infer_number_forms({"12.300": 5}, decimal=",") == [NumberForm(",", ".")]
 
     @pytest.mark.oracle
     @given(st.dictionaries(st.text("0123456789.,' ", min_size=1, max_size=7), st.integers(1, 9)))

@@ -91,17 +91,6 @@ def test_the_rest_is_what_centred_shows_and_all_together_is_as_long():
 
 
 @pytest.mark.unit
-def test_of_one_column_there_are_no_products():
-    schema = TableSchema(columns=SCHEMA.columns[:2], target=SCHEMA.target)
-    x = encoded(cells()[:, :2], schema)
-    module = fitted(x, schema)
-    seen = module(x)
-    alone = Centred().fit(x, torch.ones(400, dtype=torch.bool), None, STREAM, schema.row_layout)
-    assert not seen[:, x.shape[1] :].any()
-    assert torch.allclose(seen[:, : x.shape[1]], alone.module(x), atol=1e-5)
-
-
-@pytest.mark.unit
 def test_a_missing_number_has_no_products():
     table = cells()
     module = fitted(encoded(table))
@@ -139,29 +128,6 @@ def test_every_pair_is_of_two_columns_that_may_be_paired(noise: float | None):
 
 
 @pytest.mark.unit
-def test_many_bins_are_thinned_out():
-    many = 400
-    column = Column(name="age", low=0.0, high=100.0, bins=many)
-    schema = TableSchema(columns=(column, SCHEMA.columns[4]), target=SCHEMA.target)
-    table = cells()[:, [0, 4]]
-    x = encoded(table, schema)
-    seen = fitted(x, schema)(x)[:, schema.shape[0]].numpy()
-    product = (table[:, 0].astype(float) - table[:, 0].mean()) * (
-        table[:, 1].astype(float) - table[:, 1].mean()
-    )
-    assert np.corrcoef(seen, product)[0, 1] > 1 - 1e-4
-
-
-@pytest.mark.unit
-def test_edges_beyond_the_bounds_lie_on_them():
-    column = Column(name="age", low=0.0, high=10.0, bins=(-5.0, 2.0, 30.0))
-    assert column.scaled_edges == (0.0, 0.2, 1.0)
-    schema = TableSchema(columns=(column, SCHEMA.columns[4]), target=SCHEMA.target)
-    x = encoded(cells()[:, [0, 4]], schema)
-    assert torch.isfinite(fitted(x, schema)(x)).all()
-
-
-@pytest.mark.unit
 def test_features_of_an_array_are_numbers():
     x = torch.rand(500, 4, generator=torch.Generator().manual_seed(2))
     schema = Schema(shape=(4,), low=0.0, high=1.0, classes=2)
@@ -172,22 +138,6 @@ def test_features_of_an_array_are_numbers():
     ]
     together = np.corrcoef(np.stack([*seen.T.numpy(), *(each.numpy() for each in wanted)]))
     assert (together[:6, 6:].max(axis=1) > 1 - 1e-4).all()
-
-
-@pytest.mark.unit
-def test_a_fit_without_a_form_has_no_products():
-    x = torch.rand(20, 3)
-    found = CentredPairs(5).fit(x, torch.ones(20, dtype=torch.bool), None, STREAM)
-    assert not found.module(x)[:, 3:].any()
-
-
-@pytest.mark.unit
-def test_a_module_comes_back_from_its_weights():
-    x = encoded(cells())
-    module = fitted(x)
-    again = parse_front_end("centred_pairs:30").module(SCHEMA.shape)
-    again.load_state_dict(module.state_dict())
-    assert torch.equal(again(x), module(x))
 
 
 @pytest.mark.statistical
@@ -208,12 +158,6 @@ def test_the_fit_releases_the_means_alone(monkeypatch: pytest.MonkeyPatch):
 def test_a_number_that_cannot_be_taken_is_refused(text: str):
     with pytest.raises(UsageError):
         parse_front_end(text)
-
-
-@pytest.mark.unit
-def test_images_are_refused_with_what_to_take():
-    with pytest.raises(UsageError, match="whitened_centred"):
-        parse_front_end("centred_pairs").output_shape((28, 28))
 
 
 @pytest.mark.slow

@@ -16,12 +16,10 @@ import pytest
 
 from pasearch.api.request import SearchRequest
 from pasearch.api.resolve import make_dataset_from_frame
-from pasearch.curator.check import check_table
 from pasearch.data.cells import convert_to_numbers, convert_to_strings, count_strings
 from pasearch.data.column import Column
-from pasearch.data.csv_file import read_table
 from pasearch.data.parquet_file import read_parquet
-from pasearch.data.parquet_files import LargeColumn, NumberColumn, ParquetFiles
+from pasearch.data.parquet_files import LargeColumn, ParquetFiles
 from pasearch.data.sources import load_dataset, load_new_records
 from pasearch.data.tables import TableSchema
 from pasearch.errors import UsageError
@@ -79,16 +77,6 @@ class TestCells:
         assert found.present().all()
 
     @pytest.mark.oracle
-    @pytest.mark.parametrize("name", ["whole", "real", "text", "category", "bool", "nullable"])
-    def test_are_those_of_the_table_saved_as_csv(self, path: Path, name: str):
-        frame()[[name, "label"]].to_csv(path.with_suffix(".csv"), index=False)
-        _, features, labels = read_parquet(path)
-        _, other, other_labels = read_table(path.with_suffix(".csv"))
-        found = features.T[list(frame().columns).index(name)]
-        assert convert_to_strings(found) == convert_to_strings(other.T[0])
-        assert labels.tolist() == other_labels.tolist()
-
-    @pytest.mark.oracle
     def test_are_encoded_as_those_of_the_frame(self, path: Path):
         schema = TableSchema(
             columns=(
@@ -118,13 +106,11 @@ class TestCells:
             (pa.nulls(2), ["", ""]),
             (pa.array([2**62, 0], pa.timestamp("us")), ["", "1970-01-01 00:00:00"]),
             (pa.array([2**30, 0], pa.date32()), ["", "1970-01-01"]),
-            (pa.array([0, None], pa.timestamp("s", "No/Where")), ["", ""]),
             (pa.array([2**64 - 1, None], pa.uint64()), ["18446744073709551615", ""]),
             (pa.array([2**53 + 1, None]), ["9007199254740993", ""]),
             (pa.array([3, None]).dictionary_encode(), ["3", ""]),
             (pa.array(["é" * 20, None], pa.string_view()), ["é" * 20, ""]),
             (pa.array([b"ab", b"\xff\xc3"], pa.binary(2)), ["ab", ""]),
-            (pa.array([b"\xc3", b"\xa9"], pa.large_binary()), ["", ""]),
             (pa.array([2**62, 1], pa.duration("s")), ["", "0 days 00:00:01"]),
             (pa.array([True, None]), ["True", ""]),
         ],
@@ -156,15 +142,6 @@ class TestCells:
         expected = [texts[place] or "" for place in places]
         assert files.column("a", places).tolist() == expected
         assert LargeColumn(files, "a")[places].tolist() == expected
-
-    @pytest.mark.unit
-    def test_several_batches_are_one_column(self, tmp_path: Path):
-        many = pd.DataFrame({"a": np.arange(70_000) / 4, "b": [f"t{i % 9}" for i in range(70_000)]})
-        many.to_parquet(tmp_path / "x.parquet", row_group_size=9_999)
-        _, features, labels = read_parquet(tmp_path / "x.parquet")
-        assert isinstance(features.T[0], NumberColumn)
-        assert convert_to_numbers(features.T[0]).tolist() == many["a"].tolist()
-        assert labels.tolist() == many["b"].tolist()
 
 
 USED = {"absent", "infinite", "byte", "text", "label"}
@@ -253,12 +230,3 @@ class TestForm:
                 refused.append(str(error))
         assert len(refused) > 30
         assert all("Save it again" in message for message in refused)
-
-    @pytest.mark.unit
-    def test_the_curators_check_reads_it(self, path: Path):
-        report = check_table(path)
-        assert report.n == N
-        assert "[columns.whole]" in report.toml()
-        assert report.proposed.find("whole", np.empty((0, 17)), np.empty(0))[0].kind == "number"
-        with pytest.raises(UsageError, match="do not apply to a Parquet file"):
-            check_table(path, separator=";")

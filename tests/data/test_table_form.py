@@ -20,8 +20,7 @@ from pasearch.api.request import SearchRequest
 from pasearch.cli import main
 from pasearch.curator.check import check_table
 from pasearch.data.column import Column
-from pasearch.data.compressed import strip_suffixes
-from pasearch.data.csv_file import read_table, read_table_with_faults
+from pasearch.data.csv_file import read_table, read_table_with_faults, strip_suffixes
 from pasearch.data.lines import BLANK_SEPARATOR, OTHER_SEPARATORS, SEPARATORS, parse_separator
 from pasearch.data.sources import load_dataset, load_new_records
 from pasearch.data.table_format import read_column_names
@@ -96,15 +95,6 @@ class TestCompressed:
             assert "secret" not in str(caught.value)
         path.write_bytes(whole)
         assert load_dataset(str(path)).n == 9999
-
-    @pytest.mark.unit
-    def test_nothing_is_refused_as_an_empty_file_is(self, suffix: str, tmp_path: Path):
-        path = tmp_path / f"x.csv{suffix}"
-        path.write_bytes(PACKED[suffix](b""))
-        with pytest.raises(UsageError, match="is empty, or its first line is"):
-            read_table(path)
-        with pytest.raises(UsageError, match="is empty: expected at least one record"):
-            read_table(path, columns=NAMES)
 
 
 @pytest.mark.unit
@@ -214,8 +204,6 @@ class TestOtherFormats:
             ("t.csv", b"ARROW1\0\0\n", "save it as Parquet"),
             ("t.csv", "a,b\n1,2\n".encode("utf-16"), "UTF-16: save it as CSV UTF-8"),
             ("t.csv", "a,b\n1,2\n".encode("utf-16-le"), "NUL characters, so it is UTF-16"),
-            ("t.csv.gz", gzip.compress(b"PK\x03\x04\n..", mtime=0), "a zip archive: unpack it"),
-            ("t.zip", b"PK\x03\x04\n..", "a zip archive: unpack it"),
             ("t.feather", b"ARROW1", r"read_feather\(path\).to_parquet"),
             ("t.json", b"{}", "JSON: save it"),
             ("t.xlsx", b"PK\x03\x04\n..", "in Excel: Save as"),
@@ -311,16 +299,6 @@ class TestWithoutHeader:
         assert (other.name, other.n) == ("people", 5)
 
     @pytest.mark.unit
-    @pytest.mark.parametrize(
-        "content", [b"1", b"1\n", b"1\n2", b"\n\n", b"\xef\xbb\xbf\n", b"1,2\n3"]
-    )
-    def test_short_files_have_their_lines(self, content: bytes, tmp_path: Path):
-        path = tmp_path / "x.csv"
-        path.write_bytes(content)
-        many = content.count(b"\n") + (not content.endswith(b"\n"))
-        assert load_dataset(str(path), columns="a,b").n == many
-
-    @pytest.mark.unit
     def test_a_record_tells_nothing(self, tmp_path: Path):
         path, schemas = tmp_path / "x.csv", set()
         for first in (b"1,2", b"a,b", b"\xff", b'"', b"a,b,c", b"a;b", b"", b"\r1\r", b"x" * 10**6):
@@ -378,42 +356,6 @@ class TestWithoutHeader:
                 read_column_names(columns)
             with pytest.raises(UsageError, match=match):
                 SearchRequest("x.csv", columns=columns)
-
-    @pytest.mark.unit
-    def test_a_request_holds_the_names(self, tmp_path: Path):
-        (tmp_path / "n.txt").write_text("a\nb\n")
-        request = SearchRequest("x.csv", columns=tmp_path / "n.txt", separator="tab")
-        assert (request.columns, request.separator) == (("a", "b"), "\t")
-        (tmp_path / "n.txt").write_bytes(b"\xff\n")
-        with pytest.raises(UsageError, match="not UTF-8"):
-            read_column_names(tmp_path / "n.txt")
-
-    @pytest.mark.unit
-    @pytest.mark.parametrize(
-        ("content", "given"),
-        [
-            (b"39,secret,yes\n40,x,no\n", {}),
-            (b"secret,x,x\n1,2,3\n", {}),
-            (b"secret,,x\n1,2,3\n", {}),
-            (b"secret,x,y\n1,2,3\n", {"target": "label"}),
-            (b"secret,x,y\n1,2,3\n", {"schema": SCHEMA}),
-        ],
-    )
-    def test_a_first_line_that_is_a_record_names_the_way_out(
-        self, content: bytes, given: dict[str, Any], tmp_path: Path
-    ):
-        (tmp_path / "x.csv").write_bytes(content)
-        with pytest.raises(UsageError, match="no header, name its columns, `columns=`"):
-            read_table(tmp_path / "x.csv", **given)
-
-    @pytest.mark.unit
-    def test_a_misspelt_column_of_a_header_does_not(self, plain: Path):
-        with pytest.raises(UsageError, match="did you mean 'age'") as caught:
-            read_table(plain, schema=make_undeclared_schema(["agee", "job", "label"], "label"))
-        assert "columns=" not in str(caught.value)
-        with pytest.raises(UsageError, match="did you mean 'label'") as caught:
-            read_table(plain, "lable")
-        assert "columns=" not in str(caught.value)
 
 
 @pytest.mark.unit
@@ -523,41 +465,6 @@ class TestNewRecords:
         pd.DataFrame({"dose": [1.5, 7.0, None, None]}).to_parquet(tmp_path / "new.parquet")
         found = load_new_records(str(tmp_path / "new.parquet"), schema)
         assert schema.encode_new(found).tolist() == expected.tolist()
-
-    @pytest.mark.unit
-    def test_of_one_feature_without_a_header_may_leave_the_target_out(self, tmp_path: Path):
-        (tmp_path / "t.data").write_text("1.5;lo\n7;hi\n")
-        schema, _, _ = read_table(tmp_path / "t.data", "y", columns="dose,y", separator=";")
-        for content in ("1.5\n7\n", "1.5;lo\n7;hi\n", "dose\n1.5\n7\n"):
-            (tmp_path / "new.data").write_text(content)
-            assert load_new_records(str(tmp_path / "new.data"), schema).tolist() == [["1.5"], ["7"]]
-
-    @pytest.mark.unit
-    def test_of_two_features_need_two_columns_and_training_too(self, tmp_path: Path):
-        two, one = (
-            make_undeclared_schema(["a", "b", "y"], "y"),
-            make_undeclared_schema(["a", "y"], "y"),
-        )
-        (tmp_path / "new.csv").write_text("a\n1\n")
-        pd.DataFrame({"a": [1]}).to_parquet(tmp_path / "new.parquet")
-        with pytest.raises(UsageError, match="not a header of two or more columns"):
-            load_new_records(str(tmp_path / "new.csv"), two)
-        with pytest.raises(UsageError, match="no column 'b'"):
-            load_new_records(str(tmp_path / "new.parquet"), two)
-        (tmp_path / "other.csv").write_text("b\n1\n")
-        with pytest.raises(UsageError, match="no column 'a'"):
-            load_new_records(str(tmp_path / "other.csv"), one)
-        for name in ("new.csv", "new.parquet"):
-            with pytest.raises(UsageError, match="two"):
-                load_dataset(str(tmp_path / name), target="a")
-
-    @pytest.mark.unit
-    def test_that_are_not_there_are_said_to_be_missing(self, tmp_path: Path):
-        table, arrays = make_undeclared_schema(["a", "y"], "y"), load_dataset("digits").schema
-        for name in ("no.csv", "no.parquet", "no.npz"):
-            for schema in (table, arrays):
-                with pytest.raises(UsageError, match=f"{name} is not there"):
-                    load_new_records(str(tmp_path / name), schema)
 
     @pytest.mark.unit
     def test_what_is_ignored_need_not_be_there(self, tmp_path: Path):

@@ -20,20 +20,16 @@ from csv_rows import read_rows
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pasearch.curator.check import check_table
 from pasearch.data import text_columns as module
 from pasearch.data.cells import convert_to_numbers, convert_to_strings, count_strings
 from pasearch.data.column import Column
 from pasearch.data.csv_file import read_table
 from pasearch.data.estimation import SchemaEstimate, read_public_schema
 from pasearch.data.lines import BLOCK_BYTES
-from pasearch.data.partitions import Dataset
 from pasearch.data.sources import load_dataset
-from pasearch.data.split import make_split
 from pasearch.data.tables import TableSchema, make_undeclared_schema
 from pasearch.data.text_columns import DictionaryColumn, TextTable, build_columns
 from pasearch.runs.keys import Keys
-from pasearch.runs.ledger import Receipt
 
 Cell = str | None
 
@@ -85,11 +81,6 @@ class TestColumn:
             assert found.tolist() == list(map(length, own))
             assert column.present().tolist() == [cell is not None for cell in own]
         assert kept("a", "b").present().all()
-
-    @pytest.mark.unit
-    def test_index_is_as_narrow_as_the_number_of_texts_allows(self):
-        kinds = [kept(*cells).codes.dtype for cells in KEPT.values()]
-        assert kinds == [np.uint8, np.uint16, np.uint32]
 
     @pytest.mark.unit
     def test_gives_back_every_cell(self):
@@ -158,12 +149,6 @@ class TestFingerprint:
         with small():
             assert mark(kept(*cells)) == mark(kept(*cells))
             assert mark(kept(*cells)) != mark(kept(*other))
-
-    @pytest.mark.unit
-    def test_tells_texts_apart_that_mean_the_same(self):
-        for pair in [("1", "1.0"), ("0", "-0"), ("", None), ("5", " 5"), ("5", "05")]:
-            for rest in KEPT.values():
-                assert mark(kept(*rest, pair[0])) != mark(kept(*rest, pair[1]))
 
     @pytest.mark.unit
     def test_depends_on_where_a_text_ends(self):
@@ -292,58 +277,6 @@ class TestTable:
         assert read_public_schema(schema, features, labels, 8) == read_public_schema(
             schema, cells, aims, 8
         )
-
-    @pytest.mark.oracle
-    def test_a_data_set_of_it_gives_the_same_records(self, path: Path):
-        schema, features, labels = read_table(path, schema=SCHEMA)
-        made = [
-            Dataset(name="people", schema=schema, features=x, labels=y)
-            for x, y in ((features, labels), objects(path))
-        ]
-        for each in made:
-            each.partition(make_split(each.n), np.random.default_rng(3))
-        for name in ("train", "validation", "test"):
-            one, other = (each._records(name, each[name]._slots, None) for each in made)
-            for field in ("x", "y", "valid"):
-                np.testing.assert_array_equal(getattr(one, field), getattr(other, field))
-        free = [
-            each.completed(lambda s, x, y: read_public_schema(s, x, y, 8)).schema for each in made
-        ]
-        assert free[0] == free[1]
-
-    @pytest.mark.unit
-    def test_a_charge_opens_its_cells(self, path: Path):
-        dataset = load_dataset(str(path))
-        dataset.partition(make_split(dataset.n), np.random.default_rng(3))
-        features, labels = dataset["test"].cells().open(Receipt("test"))
-        assert features.shape == (70, 5)
-        assert labels.shape == (70,)
-        assert "cook" not in repr((features, labels, dataset))
-
-    @pytest.mark.oracle
-    def test_the_curators_check_does_not_depend_on_how_it_is_kept(self, tmp_path: Path):
-        path = write(tmp_path / "people.csv", rows(700))
-        for schema in (None, SCHEMA):
-            want = check_table(path, None, schema)
-            with small(rows=64):
-                assert check_table(path, None, schema) == want
-            assert "not as many values" in want.text()
-            assert "(1 row: 701)" in want.text()
-
-    @pytest.mark.unit
-    def test_empty_lines_are_null_records_also_at_the_end(self, tmp_path: Path):
-        path = tmp_path / "x.csv"
-        path.write_text("a,b\n\n1,2\n\n\n3,4\n\n\n", encoding="utf-8")
-        _, features, labels = read_table(path)
-        assert features.tolist() == [[None], ["1"], [None], [None], ["3"], [None], [None]]
-        assert labels.tolist() == [None, "2", None, None, "4", None, None]
-
-    @pytest.mark.unit
-    @pytest.mark.parametrize("end", ["\n", "\r\n"], ids=repr)
-    def test_there_is_room_for_every_row(self, tmp_path: Path, end: str):
-        path = tmp_path / "x.csv"
-        path.write_bytes(end.join(["a,b", *["1,2"] * 5000]).encode())
-        assert read_table(path)[1].shape == (5000, 1)
 
     @pytest.mark.property
     def test_takes_a_tenth_of_what_objects_take_beside_a_block(self, tmp_path: Path):

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from pasearch.api.binding import list_versions, read_compiler_environment
+from pasearch.data.mapping import full_precision
 from pasearch.data.partitions import Records
-from pasearch.data.precision import full_precision
 from pasearch.errors import MachineError
 from pasearch.runs import compiled as noise_loops
 from pasearch.runs import normals

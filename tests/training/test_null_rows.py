@@ -17,8 +17,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from pasearch.data.mapping import full_precision
 from pasearch.data.partitions import Records
-from pasearch.data.precision import full_precision
 from pasearch.runs.keys import Keys
 from pasearch.spaces.modules import Lstm, SkipConcat, TemperedSigmoid, sigmoid, sigmoid_
 from pasearch.training import linear_backend, one_step, trainer

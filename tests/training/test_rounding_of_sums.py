@@ -21,8 +21,8 @@ import torch
 from torch import Tensor, nn
 
 from pasearch.accounting.densities import StudentT
+from pasearch.data.mapping import full_precision
 from pasearch.data.partitions import Records
-from pasearch.data.precision import full_precision
 from pasearch.runs.keys import Keys
 from pasearch.runs.normals import draw_normals
 from pasearch.runs.sums import SUM_ROUNDING

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pasearch.data import precision
+from pasearch.data import mapping as precision
+from pasearch.data.mapping import full_precision
 from pasearch.data.partitions import Records
-from pasearch.data.precision import full_precision
 from pasearch.errors import UsageError
 from pasearch.runs.keys import Keys, Stream
 from pasearch.runs.normals import draw_normals
