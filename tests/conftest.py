@@ -35,7 +35,7 @@ MEMORY = Path("/dev/shm")
 if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > 4 * 2**30:
     tempfile.tempdir = os.environ["TMPDIR"] = str(MEMORY)
 
-MINIMUM = 6900
+MINIMUM = 6500
 ROOT = Path(__file__).parent.parent
 SHARED_DATA = ROOT.parent / "shared" / "data"
 
