@@ -97,8 +97,7 @@ def resolve_named_type(
     Args:
         noun: Noun for one entry of the table, for messages.
         table: Dataclass by name.
-        values: JSON values that `to_json` wrote: the `name` and the fields; fields with
-            defaults
+        values: JSON values that `to_json` wrote: the `name` and the fields; fields with defaults
             are optional.
 
     Raises:

@@ -89,8 +89,7 @@ def compute_symmetrical_uncertainty(
 
     Returns:
         With the class (d,), and between features (d, d), symmetric: in [0, 1], 0 if one of the two
-        is
-        constant, 1 for a feature with itself.
+        is constant, 1 for a feature with itself.
     """
     return uncertainties_from_entropies(
         _compute_entropies(joint, *_group_feature_codes(attributes))
@@ -102,8 +101,7 @@ def uncertainties_from_entropies(entropies: Array) -> tuple[Array, Array]:
 
     Args:
         entropies: (k, k) entropies of pairs, in bits; of single variables on the diagonal; the
-            class is
-            last.
+            class is last.
 
     Returns:
         With the class (k - 1,), and between the other variables (k - 1, k - 1).
@@ -366,8 +364,7 @@ def cfs_greedy(
     Args:
         to_class: Correlation of each feature with the class, (d,), in [0, 1].
         between: Correlation of each pair of features, (d, d), in [0, 1] and symmetric; its diagonal
-            is
-            ignored.
+            is ignored.
         size: Number of selected features, 1 to d; None: the number with the largest merit.
         until_no_gain: Whether selection stops at the first step that does not raise the merit; then
             `size` must be None.
@@ -617,8 +614,7 @@ class CFSGreedy(MeritSelector, SizedSelector):
         Args:
             means: Means of all features, (d,).
             columns: Column index of each feature, (d,), if `size` counts whole columns; None: it
-                counts
-                features.
+                counts features.
             to_class: Uncertainty of each feature with the target, (d,).
             between: Uncertainty of each pair of features, (d, d).
             blank: Uncertainty that about one in ten irrelevant features exceeds.

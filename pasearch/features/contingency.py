@@ -238,8 +238,7 @@ class JointCounts:
 
     Args:
         counts: (S, S) float64, symmetric, for S codes of all columns; the block of a column with
-            itself
-            is diagonal.
+            itself is diagonal.
         slots: Number of counted records, null records included: public.
     """
 

@@ -146,8 +146,7 @@ class FeatureSearch(Engine):
     Args:
         plan: Calibrated plan of the run.
         columns: Column index of each feature, (d,), if CFS-Greedy counts whole columns and PAFS
-            selects
-            whole columns; None if each feature is selected by itself.
+            selects whole columns; None if each feature is selected by itself.
         folder: Folder of the run, which stores the records for worker processes; None: no workers.
     """
 
@@ -256,8 +255,7 @@ class FeatureSearch(Engine):
         """Measure accuracy by number of features, at this epsilon and without noise.
 
         Only for declared-public data, whose records are read again for free. There is no curve for
-        compact
-        records: it would take many times as long as the run.
+        compact records: it would take many times as long as the run.
         """
         order = list(chosen.order)
         if not order or chosen.view.rotation is not None:

@@ -118,8 +118,7 @@ class Evolution:
         Args:
             generation: Scored generation.
             fitness: Fitness of each of its sets, (k,), higher is better; -inf for a failed one.
-                Equal
-                fitness ranks the earlier set first.
+                Equal fitness ranks the earlier set first.
             generator: Random generator of this step alone.
 
         Raises:

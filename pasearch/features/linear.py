@@ -111,8 +111,7 @@ class Moments:
         Args:
             masks: (p, d) bool, True for the features that a model uses.
             ridge: Ridge penalty for records of norm at most 1, above 0. None: `RIDGE_FACTOR` times
-                noise
-                times sqrt(features + 1), or `PUBLIC_RIDGE` without noise.
+                noise times sqrt(features + 1), or `PUBLIC_RIDGE` without noise.
 
         Returns:
             (p, d + 1) float64: weights, 0 for unused features; the intercept last.

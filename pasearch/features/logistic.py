@@ -294,8 +294,7 @@ class ObjectivePerturbation:
     Args:
         epsilon: Privacy cost of one fit, all classes together, above 0.
         data_norm: Public bound of the L2 norm of a record's used features, above 0. Longer records
-            are
-            scaled down to it.
+            are scaled down to it.
         classes: Number of classes, 2 or more: public, independent of the records.
         regularisation: Regularisation a for records of norm at most 1 (`scale`), at least `outputs`
             / epsilon. None: `REGULARISATION_FACTOR` times that.

@@ -87,8 +87,7 @@ class ClassShares:
 
         Args:
             shares: Share of each class, 0 or above and not all 0, in any unit, such as clipped
-                noisy
-                counts.
+                noisy counts.
         """
         values = np.asarray(shares, dtype=np.float64)
         sound = values.ndim == 1 and np.isfinite(values).all() and (values >= 0).all()

@@ -81,8 +81,7 @@ class View:
 
         Args:
             records: Encoded records with features in [0, 1]; compact records become float32 only
-                one batch
-                at a time.
+                one batch at a time.
         """
         compact = isinstance(records.x, CompactRows)
         x: Any = CompactView.of(self, records) if compact else self.rows(records)

@@ -349,8 +349,8 @@ class PrivateArchitectureSearchClassifier(ClassifierMixin, _PrivateArchitectureS
         """Compute the accuracy: noisy and charged with a ledger, otherwise exact.
 
         Guarantee: with a ledger `score_epsilon`-differentially private for one scored record; the
-        result
-        can be below 0 or above 1. Without a ledger none, and the first score of a process warns.
+        result can be below 0 or above 1. Without a ledger none, and the first score of a process
+        warns.
 
         Args:
             X: Records, with the columns of the fit.

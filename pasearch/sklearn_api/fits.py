@@ -428,8 +428,8 @@ class PrivateFit(BaseEstimator):
     Guarantee: all results of a fit in the object, together, are (epsilon, delta)-DP under zero-out
     adjacency, as `result_.card` states. With a `ledger`, all fits that share it are together
     (epsilon, delta)-DP with the ledger's total. Without one, each fit states its own privacy cost,
-    and
-    the caller must add them up. Not covered: `random_state`, and what `assume_public_schema` reads.
+    and the caller must add them up. Not covered: `random_state`, and what `assume_public_schema`
+    reads.
 
     Args:
         epsilon: Total epsilon of a fit, above 0.

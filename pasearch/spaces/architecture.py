@@ -79,10 +79,8 @@ class Architecture:
         """Compute the learning rate relative to that of 128 tanh units.
 
         (1, .7, .6) for 1, 2, 3 or more hidden layers; the fourth root of 128 / the widest dense
-        layer; 2
-        for sigmoids, whose gradients are small. Measured on digits and MNIST without `Lstm`, which
-        counts
-        as a layer.
+        layer; 2 for sigmoids, whose gradients are small. Measured on digits and MNIST without
+        `Lstm`, which counts as a layer.
         """
         hidden = [layer for layer in self.layers if not isinstance(layer, (Pool, Norm))]
         widest = max((layer.units for layer in hidden if isinstance(layer, Dense)), default=128)
@@ -151,10 +149,8 @@ class Architecture:
         """Build the network, an `nn.Sequential` from (batch, *input_shape) to (batch, outputs).
 
         The generator draws the initial weights; None leaves them uninitialised, for a state that is
-        loaded
-        next. The output layer starts at 0 if its input includes the record: without hidden layers
-        the loss
-        is convex, and a random start would only add noise.
+        loaded next. The output layer starts at 0 if its input includes the record: without hidden
+        layers the loss is convex, and a random start would only add noise.
 
         Raises:
             UsageError: A network that does not fit, or has more than `MAX_PARAMETERS`.

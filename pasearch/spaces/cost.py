@@ -73,14 +73,12 @@ class StepWork:
         plain: Operations per record without privacy: no norms.
         held: Numbers of a record.
         numbers: Numbers of a record and of the layers' outputs; for a convolution also the contents
-            of
-            its windows, `WINDOW_PASSES` times, and for an LSTM `GATE_PASSES` per unit and step.
+            of its windows, `WINDOW_PASSES` times, and for an LSTM `GATE_PASSES` per unit and step.
         layers: Number of layers with weights.
         parameters: Number of parameters of the network.
         trained: Number of trained parameters.
         is_linear: Whether only one linear layer is trained, so that `training.linear_backend` can
-            be
-            used.
+            be used.
     """
 
     operations: float

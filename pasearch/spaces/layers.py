@@ -99,8 +99,8 @@ class Dense:
         trainable: False freezes the layer at its random start (random weights training, RWT).
         dropout: Rate of the dropout after it, in [0, 1).
         joined: Whether its input is concatenated with its output for the next layer. Before the
-            output
-            layer this is a linear model and a network in one ("wide and deep", Cheng et al. 2016).
+            output layer this is a linear model and a network in one ("wide and deep", Cheng et al.
+            2016).
     """
 
     kind: ClassVar[str] = "dense"

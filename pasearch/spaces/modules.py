@@ -50,8 +50,7 @@ def sigmoid(x: torch.Tensor) -> torch.Tensor:
     """Compute 1 / (1 + exp(-x)) by tanh.
 
     PyTorch's sigmoid uses another function, with other rounding, for the last numbers of a tensor
-    and
-    of each thread's part. A record's result would then depend on its index.
+    and of each thread's part. A record's result would then depend on its index.
     """
     return torch.tanh(0.5 * x) * 0.5 + 0.5
 

@@ -3,9 +3,8 @@
     genotype = one index per gene  ->  Candidate = Architecture + hyperparameters
 
 Each gene of a candidate is drawn uniformly and independently. Repeat-and-select requires this
-fixed,
-data-independent distribution. Two genotypes can give one candidate (for example, the units of an
-absent layer have no effect); memoisation compares candidates, never genotypes.
+fixed, data-independent distribution. Two genotypes can give one candidate (for example, the units
+of an absent layer have no effect); memoisation compares candidates, never genotypes.
 
 Source: Bao et al., section VIII-A (a dictionary of choices), Table XI (FCN), Table XII (CNN);
 the trainable flags are those of section IX-A (random weights training).
@@ -61,8 +60,7 @@ def _make_cnn_layers(genes: Mapping[str, Any]) -> tuple[Layer, ...]:
     """Make the layers of Table XII: pool 2, blocks of i * filters filters, one dense layer.
 
     The first block has 5x5 filters and no padding, later ones 3x3 filters and padding "same". A
-    pooling
-    layer is between two blocks, but not after the last.
+    pooling layer is between two blocks, but not after the last.
     """
     layers: list[Layer] = [Pool(size=2)]
     for i in range(1, genes["blocks"] + 1):
@@ -621,8 +619,7 @@ def make_space(given: str | Path | Mapping[str, Any] | Space) -> Space:
     Args:
         given: Built-in name (`fcn`, `cnn`: this project's; `fcn-paper`, `cnn-paper`: Tables XI and
             XII; `fcn-rwt`, `cnn-rwt`: the same with a trainable flag per layer), path of a TOML
-            file,
-            dictionary of the same structure, or a space.
+            file, dictionary of the same structure, or a space.
 
     Raises:
         UsageError: An unknown name, a missing file, or an invalid space.

@@ -86,8 +86,7 @@ class Study:
         """Return the study with accuracies rescaled to another number of classes.
 
         The fraction above the random baseline is unchanged: (a - 1/C) / (1 - 1/C). The random
-        baseline has
-        a Brier score of (1 - 1/C) / 2.
+        baseline has a Brier score of (1 - 1/C) / 2.
         """
         told, brier = dict(self.accuracy), dict(self.brier)
         for name, own in self.classes.items():
@@ -102,8 +101,7 @@ class Study:
         """Return the study with the candidates that accept records of this shape.
 
         Large images have too many scattering coefficients to be whitened, and pixels have no
-        pairwise
-        interaction features.
+        pairwise interaction features.
         """
         return self._select_entries(
             [place for place, each in enumerate(self.entries) if _accepts_shape(each, shape)]
