@@ -34,7 +34,7 @@ from pasearch.accounting.profiles import Array
 from pasearch.errors import UsageError
 from pasearch.runs.keys import Stream
 
-WEIGHT_TOLERANCE = 1e-12  # maximum L2 distance of weights from the minimiser, apart from rounding
+WEIGHT_TOLERANCE = 1e-12  # maximum L2 distance from the minimiser, if float64 rounding permits
 GRADIENT_ROUNDING = 1e-14
 """Gradient norm that may be rounding alone, in units of the root of the summed squares."""
 COMBINED_STEPS = 8  # number of earlier steps that an accelerated step combines

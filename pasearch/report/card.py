@@ -254,7 +254,8 @@ def _describe_released_model(document: dict[str, Any]) -> list[str]:
     elif values.get("trainer") == "objective":
         items.append(
             "The released model: regression by objective perturbation of records clipped to a "
-            "public norm, minimised to 1e-12; the proof holds for the exact minimiser."
+            "public norm, minimised to 1e-12 or float64 rounding; the proof holds for the exact "
+            "minimiser."
         )
     if values["bounding"] is not None:
         recipe, probability = restore_recipe(values), values["sampling_probability"]
