@@ -109,10 +109,22 @@ MUTANTS = (
         "sklearn_api/test_labels_and_scores.py",
     ),
     Mutant(
-        "labels: categories of a type come back as texts",
-        "dtype = dtype.categories.dtype",
-        "dtype = np.dtype(object)",
-        "sklearn_api/test_labels_and_scores.py",
+        "labels: the type of categories decides that of labels",
+        "        return np.dtype(object)\n    if dtype is None or isinstance",
+        "        dtype = dtype.categories.dtype\n    if dtype is None or isinstance",
+        "test_estimators.py",
+    ),
+    Mutant(
+        "labels: the first of a list decides the form of all",
+        "    own = (each if row is None else row[0]",
+        "    if type(y[0]) is list:\n        return y\n    own = (each if row is None else row[0]",
+        "test_estimators.py",
+    ),
+    Mutant(
+        "feature means: half the noise",
+        "noise_multiplier=plan.noise(MEANS_LINE)",
+        "noise_multiplier=0.5 * plan.noise(MEANS_LINE)",
+        "features/test_engine.py",
     ),
     Mutant(
         "workers: a training receives its trial's whole stream",

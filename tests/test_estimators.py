@@ -34,6 +34,7 @@ from pasearch.sklearn_api.estimators import (
     PrivateArchitectureSearchClassifier,
     PrivateArchitectureSearchRegressor,
 )
+from pasearch.sklearn_api.fits import declared_label_type
 
 SMALL: dict[str, Any] = {
     "strategy": "fixed", "space": "tables", "steps": 3, "device": "cpu", "force": True,
@@ -613,3 +614,44 @@ def test_a_row_of_a_list_that_is_no_row_is_missing():
             place = 0 if each else 7
             assert (cells == None)[place].all()  # noqa: E711 - of each cell
             assert (np.delete(cells, place, 0) == np.delete(whole, place, 0)).all()
+
+
+def test_a_label_of_a_list_that_is_none_changes_no_other():
+    for odd in [None, [], [1, 0], 3, "x", {}]:
+        x, y = records()
+        for labels in (y.tolist(), [[label] for label in y.tolist()]):
+            for place in (0, 7):  # also the first, which must not decide the form of the others
+                changed = [*labels[:place], odd, *labels[place + 1 :]]
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")
+                    found = classifier(classes=[0, 1])._checked(x, changed)[2]
+                assert found.shape == y.shape
+                assert (np.delete(found, place) == np.delete(y, place)).all()
+
+
+def test_one_missing_category_decides_nothing_public():
+    x, y = records()
+    whole = pd.Series(y).astype("category")
+    other = whole.copy()
+    other[7] = None
+    kinds = [classifier(classes=[0, 1])._checked(x, each)[2].dtype for each in (whole, other)]
+    assert [kind.kind for kind in kinds] == ["O", "O"]
+
+
+def test_the_first_row_of_a_list_decides_nothing_about_the_others():
+    x, y = records()
+    whole = classifier(classes=[0, 1])._checked(x.tolist(), y.tolist())[1]
+    for odd in [None, [], [0.1], 3.0]:
+        found = classifier(classes=[0, 1])._checked([odd, *x.tolist()[1:]], y.tolist())[1]
+        assert (np.delete(found, 0, 0) == np.delete(whole, 0, 0)).all()
+
+
+def test_one_category_decides_no_type_of_labels():
+    x, y = records()
+    for classes in ([0, 1], None):
+        kinds = []
+        for first in (y[0], 1.5, "x"):
+            labels = pd.Series([first, *y[1:]], dtype=object).astype("category")
+            model = classifier(classes=classes)._checked(x, labels)[2]
+            kinds.append((model.dtype, declared_label_type(labels, model)))
+        assert len(set(kinds)) == 1

@@ -105,8 +105,8 @@ def check_features(X: Any, *, bounds: Any = None) -> Any:
 def list_to_rows(X: Any, *, bounds: Any = None) -> Any:
     """Convert a list to rows of equal length; return other data unchanged.
 
-    The length is that of the bounds per feature, or of the first row. All cells of a row of another
-    length are missing.
+    The length is that of the bounds per feature, or of most rows. All cells of a row of another
+    length are missing. No single record decides it, unless two lengths are equally frequent.
 
     Returns:
         The list itself if it is one- or three-dimensional, otherwise cells of dtype object.
@@ -119,14 +119,22 @@ def list_to_rows(X: Any, *, bounds: Any = None) -> Any:
         alike = len(bounds) == 2 and all(isinstance(each, Real) for each in bounds)
         width = None if alike else len(bounds)
     if width is None:
-        first = rows[0] if rows else None
-        if first is None or (first and all(_cells_of(cell) is not None for cell in first)):
+        # The usual form decides, so that no single record does, wherever it stands.
+        deep = Counter(
+            None if row is None else -1 if row and all(map(_is_nested, row)) else len(row)
+            for row in rows
+        )
+        width = max(deep, key=lambda each: (deep[each], each or 0), default=None)
+        if width is None or width < 0:
             return X  # One dimension, or three: rejected by its shape.
-        width = len(first)
     missing = [None] * width
     cells = (row if row is not None and len(row) == width else missing for row in rows)
     flat = np.fromiter(chain.from_iterable(cells), dtype=object, count=len(rows) * width)
     return flat.reshape(len(rows), width)
+
+
+def _is_nested(cell: object) -> bool:
+    return _cells_of(cell) is not None
 
 
 def _cells_of(row: object) -> list[Any] | None:
@@ -169,10 +177,9 @@ def _list_to_labels(y: Any) -> Any:
     """Convert a list, or one-element rows, to dtype object; another row is a missing label."""
     if not isinstance(y, list | tuple) or not y:
         return y
-    first = _cells_of(y[0])
-    if first is None:
-        return np.fromiter(y, dtype=object, count=len(y))
-    return list_to_rows(y) if len(first) == 1 else y
+    rows = ((each, _cells_of(each)) for each in y)
+    own = (each if row is None else row[0] if len(row) == 1 else None for each, row in rows)
+    return np.fromiter(own, dtype=object, count=len(y))
 
 
 def _check_plain(name: str, given: Any) -> None:
@@ -218,8 +225,8 @@ def declared_label_type(y: Any, labels: np.ndarray) -> np.dtype[Any]:
         labels: Targets as an array, (records,).
     """
     dtype: Any = y.dtypes.iloc[0] if hasattr(y, "columns") else getattr(y, "dtype", None)
-    if type(dtype).__name__ == "CategoricalDtype":
-        dtype = dtype.categories.dtype
+    if type(dtype).__name__ == "CategoricalDtype":  # pandas infers that of categories from values
+        return np.dtype(object)
     if dtype is None or isinstance(dtype, np.dtype):
         return labels.dtype if dtype is None else dtype
     kind = getattr(dtype, "kind", "O")
@@ -381,7 +388,7 @@ def parse_declared_labels(classes: Any, dtype: np.dtype[Any]) -> np.ndarray:
         )
     if len(np.unique(labels)) != len(labels):
         raise UsageError(f"classes is {classes!r}, which holds a label twice: leave one out.")
-    if dtype.kind in "iuf" and np.array_equal(labels.astype(dtype), labels):
+    if dtype.kind in "iuf" and labels.astype(dtype).tolist() == labels.tolist():
         labels = labels.astype(dtype)
     return np.unique(labels)
 

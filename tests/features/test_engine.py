@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -10,12 +11,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from audits import ACCEPT, REJECT, WRONG, geometric_power, geometric_pvalue
+from audits import ACCEPT, REJECT, WRONG, gaussian_pvalue, geometric_power, geometric_pvalue
 from scipy.stats import chisquare
 from selections import (
     METHODS,
     WAYS,
     arrays,
+    dataset,
     plan_of,
     search_of,
     watch_doors,
@@ -23,23 +25,38 @@ from selections import (
 )
 from shortcuts import not_shrunk, pmf, points_of
 
-from pasearch.accounting.events import Geometric, RepeatAndSelect
+from pasearch.accounting.events import Gaussian, Geometric, RepeatAndSelect
 from pasearch.accounting.selection import RunCountDistribution
 from pasearch.data import means as means_of
 from pasearch.data.array_file import from_arrays
-from pasearch.data.means import FeatureMeans
+from pasearch.data.means import ROW_NORM, FeatureMeans
+from pasearch.data.partitions import Records, UnchargedReadError
 from pasearch.data.schema import Schema
 from pasearch.errors import BudgetError
 from pasearch.features import linear, views, wrappers
 from pasearch.features.engine import FeatureSearch, PrivateRecordAccess
+from pasearch.features.evolution import Evolution
+from pasearch.features.pca import PrincipalComponents
+from pasearch.features.selector import SelectionResult
 from pasearch.features.trainers import LinearModel, MomentsTrainer
-from pasearch.features.views import View
+from pasearch.features.views import MAX_NORM_FACTOR, View
 from pasearch.runs.keys import Keys
-from pasearch.runs.ledger import Ledger
+from pasearch.runs.ledger import Ledger, Line, Receipt
 from pasearch.runs.sums import GaussianSum
+from pasearch.training import settings
+from pasearch.training.metrics import Score
 
 MIDDLE = np.full(6, 0.5)
 MASKS = np.array([[1, 0, 1, 0, 0, 0], [1, 1, 1, 1, 1, 1], [0, 1, 0, 0, 1, 1]], bool)
+
+
+@pytest.fixture
+def few_steps(monkeypatch: pytest.MonkeyPatch):
+    """Plans with few steps of DP-SGD are not those that others may have kept."""
+    monkeypatch.setattr(settings, "FULL_BATCH_STEPS", 4)
+    plan_of.cache_clear()
+    yield
+    plan_of.cache_clear()
 
 
 def charges(search: FeatureSearch) -> dict[str, int]:
@@ -89,6 +106,21 @@ class TestCharges:
             assert place == 0 or charges(search)
 
     @pytest.mark.contract
+    @pytest.mark.usefixtures("few_steps")
+    @pytest.mark.parametrize("method", ["all", "subsets"])
+    def test_steps_are_charged_as_well(self, method: str, tmp_path: Path):
+        plan = plan_of(method, "dpsgd")
+        search = search_of(plan, tmp_path)
+        search.run()
+        assert charges(search) == {line.name: 1 for line in plan.lines}
+
+    @pytest.mark.contract
+    def test_a_read_past_the_ledger_is_seen(self, tmp_path: Path):
+        search = search_of(plan_of("all"), tmp_path)
+        with pytest.raises(UnchargedReadError):
+            search._select_partition("train").open(Receipt("test"))
+
+    @pytest.mark.contract
     @pytest.mark.parametrize("method", ["cfs-greedy", "pafs", "subsets"])
     def test_apart_the_choice_reads_slots_of_its_own(self, method: str, tmp_path: Path):
         search = search_of(plan_of(method, search_share=0.5), tmp_path)
@@ -108,9 +140,36 @@ class TestCharges:
         assert (first.test, first.chosen.order) == (second.test, second.chosen.order)
         assert charges(search) == spent
 
+    @pytest.mark.unit
+    def test_exact_figures_are_of_public_data_only(self, tmp_path: Path):
+        outcome = search_of(plan_of("all"), tmp_path).run()
+        assert outcome.exact_points is None
+        assert outcome.curve == ()
+
 
 class TestNoise:
     """What is released, less what is true, against what the ledger charges."""
+
+    @pytest.mark.statistical
+    def test_of_the_means(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+        """250 runs, six numbers each: power .99 at 2/3 and 3/2 (test_views has the exact one)."""
+        not_shrunk(monkeypatch)
+        plan = plan_of("all", n=3000)
+        search = search_of(plan, tmp_path)
+        event = next(line.event for line in search.ledger.lines if line.name == "feature means")
+        assert isinstance(event, Gaussian)
+        with search._open_line("feature means", "train") as records:
+            assert isinstance(records, Records)
+            exact = records.x.numpy().astype(np.float64).sum(axis=0)
+            slots = len(records)
+        released = np.array(
+            [replace(search, keys=Keys.from_seed(seed))._release_means() for seed in range(250)]
+        )
+        assert ((released > 0) & (released < 1)).all()
+        noise = (released * slots - exact) / math.sqrt(6) / event.noise_multiplier
+        assert gaussian_pvalue(noise) > ACCEPT
+        for share in (*WRONG, 0.0):
+            assert gaussian_pvalue(noise * share) < REJECT
 
     @pytest.mark.statistical
     @pytest.mark.parametrize("method", ["pafs", "subsets"])
@@ -135,6 +194,33 @@ class TestNoise:
         assert geometric_pvalue(0 * noise, event.epsilon) < REJECT, "exact scores are seen"
         for share in WRONG:
             assert geometric_power(2000, event.epsilon, share) > 0.999
+            assert geometric_pvalue(noise, event.epsilon * share) < REJECT
+
+    @pytest.mark.statistical
+    def test_of_the_printed_accuracy(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+        plan = plan_of("all")
+        search = search_of(plan, tmp_path)
+        model = LinearModel(weights=np.eye(2, 6), intercept=np.zeros(2), link="softmax")
+        monkeypatch.setattr(FeatureSearch, "_choose", lambda self, means: SelectionResult(
+            view=View.of(means), model=model
+        ))  # fmt: skip
+        event = search.ledger.lines[-1].event
+        assert isinstance(event, Geometric)
+        counted: list[list[int]] = []
+        honest = Score.of.__func__  # pyright: ignore[reportFunctionMemberAccess]
+
+        def of(cls: type[Score], metric: Any, counts: list[int], *rest: Any) -> Score:
+            counted.append(counts)
+            return honest(cls, metric, counts, *rest)
+
+        monkeypatch.setattr(Score, "of", classmethod(of))
+        released = [replace(search, keys=Keys.from_seed(seed)).run().test for seed in range(400)]
+        assert len({*map(tuple, counted)}) == 1, "one model, one set of records"
+        noise = np.array([each.cells for each in released]).ravel() - np.tile(counted[0], 400)
+        assert geometric_pvalue(noise, event.epsilon) > ACCEPT
+        assert geometric_pvalue(0 * noise, event.epsilon) < REJECT
+        for share in (1 / 3, 3):
+            assert geometric_power(400, event.epsilon, share) > 0.999
             assert geometric_pvalue(noise, event.epsilon * share) < REJECT
 
 
@@ -250,6 +336,20 @@ class TestSensitivity:
         assert means == pytest.approx(0.8 * share, abs=1e-5)
         assert 0.3 < share < 0.7
 
+    @pytest.mark.unit
+    def test_principal_rows_are_within_reach(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+        caught = []
+        genuine = views.clip_rows
+        monkeypatch.setattr(
+            views, "clip_rows", lambda x, valid: caught.append(x) or genuine(x, valid)
+        )
+        search = search_of(plan_of("pca"), tmp_path)
+        PrincipalComponents().compute_moments(
+            search.reads(MIDDLE), View.of(MIDDLE), search.keys.stream("selection")
+        )
+        lengths = np.linalg.norm(caught[0], axis=1) * MAX_NORM_FACTOR * ROW_NORM
+        assert math.sqrt((lengths**2).mean()) < MAX_NORM_FACTOR * ROW_NORM
+
 
 class TestPafs:
     @pytest.mark.contract
@@ -284,6 +384,15 @@ class TestPafs:
         outcome = search.run()
         assert len(set(trained)) == len(trained) == len(outcome.chosen.trials) < 60
         assert charges(search)["candidate training"] == charges(search)["score"] == len(trained)
+
+    @pytest.mark.unit
+    def test_a_generation_of_known_sets_opens_nothing(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ):
+        monkeypatch.setattr(Evolution, "tell", lambda self, last, fitness, source: last)
+        search = search_of(plan_of("pafs", population=4, generations=4), tmp_path)
+        outcome = search.run()
+        assert charges(search)["score"] == len(outcome.chosen.trials) <= 4
 
     @pytest.mark.unit
     def test_the_best_noisy_score_wins_and_all_are_shown(self, tmp_path: Path):
@@ -426,6 +535,14 @@ class TestSubsets:
         assert pvalue(4.0) > 1e-4
         assert pvalue(6.0) < 1e-12
 
+    @pytest.mark.unit
+    def test_one_charge_covers_all_of_them(self, tmp_path: Path):
+        search = search_of(plan_of("subsets"), tmp_path)
+        search.run()
+        assert charges(search) == {
+            "feature means": 1, "training": 1, "score": 1, "test accuracy": 1,
+        }  # fmt: skip
+
 
 class Counted(Exception):
     """How many runs were drawn."""
@@ -463,3 +580,16 @@ class TestOther:
             data = from_arrays(*arrays(300, seed=seed), bounds=(0.0, 1.0), classes=2)
             orders.append(search_of(plan_of("random"), tmp_path, data=data).run().chosen.order)
         assert orders[0] == orders[1]
+
+    @pytest.mark.unit
+    def test_lines_of_the_ledger_are_the_plans(self, tmp_path: Path):
+        plan = plan_of("top")
+        assert search_of(plan, tmp_path).ledger.lines == plan.lines
+        assert all(isinstance(line, Line) for line in plan.lines)
+
+    @pytest.mark.unit
+    def test_a_number_is_predicted(self, tmp_path: Path):
+        assert dataset(300, number=True).schema.regression
+        for method in ("all", "pca", "subsets", "cfs-greedy", "top"):
+            model = search_of(plan_of(method, number=True), tmp_path).run().model
+            assert model.weights.shape == (1, 6)

@@ -141,7 +141,7 @@ class TestSelection:
     @pytest.mark.contract
     def test_never_opens_one_tensor_of_many(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setattr(rows, "MAX_TENSOR_NUMBERS", 0)
-        monkeypatch.setattr(Dataset, "_features", lambda *_: pytest.fail("one tensor"))
+        monkeypatch.setattr(Dataset, "_apply_front_end", lambda *_: pytest.fail("one tensor"))
         for method in ("top", "cfs-greedy", "pca", "all"):
             outcome(method, "dpsgd", tmp_path)
 

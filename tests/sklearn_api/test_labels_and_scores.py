@@ -95,6 +95,7 @@ def test_declared_classes_have_the_type_of_y_where_it_holds_them_exactly():
     for y, classes, kind in (
         (ints.astype(float), [0, 1], float), (ints.astype(np.uint8), [0, 1], np.uint8),
         (ints, [0.0, 1.0], ints.dtype), (ints.astype(np.uint8), [0, 1, 300], int),
+        (ints.astype(float), [2**53, 2**53 + 1], int),
     ):  # fmt: skip
         assert fits.parse_declared_labels(classes, y.dtype).dtype == kind
 
