@@ -28,17 +28,17 @@ if TYPE_CHECKING:
 Values = dict[str, Any]
 Array = np.ndarray[Any, Any]
 
-MAX_LISTED_COLUMNS = 25  # listed columns: number
+MAX_LISTED_COLUMNS = 25  # maximum number of listed columns
 
 MAX_PROBED_FEATURES = 4096
-"""Features up to which the weights of a network are found by probing it: number."""
+"""Maximum number of features of a network whose weights are found by probing it."""
 
-MAX_LISTED_VALUES = 3  # values listed by name: number
+MAX_LISTED_VALUES = 3  # maximum number of values listed by name
 
 EQUAL_EFFECT_TOLERANCE = 1e-6
 """Difference of effects that counts as equal: fraction of the column's reach."""
 
-PROBE_RECORDS = 8  # synthetic records at which a linear model must be affine: number
+PROBE_RECORDS = 8  # number of synthetic records at which a linear model must be affine
 
 AFFINE_TOLERANCE = 1e-3
 """Largest deviation from an affine model, as a fraction of its outputs or of 1."""

@@ -330,6 +330,7 @@ class CalibratedPlan(PlanTerms):
         """Metric of the test for a complete schema; it may release more than the score."""
         return choose_test_metric(
             self.score_metric, outputs=self.schema.outputs, slots=self.split.test,
+            # A field of `Plan` and a property of `FeaturePlan`.
             epsilon=self.test.epsilon,  # pyright: ignore[reportAttributeAccessIssue]
         )  # fmt: skip
 

@@ -13,7 +13,8 @@ A name is searched in the imported modules, then in the registry's packages, the
 extensions. An extension is an entry point of the group `pasearch.extensions`: a module that
 registers its components when it is imported. A name in a file never imports a module by itself.
 
-    [project.entry-points."pasearch.extensions"] jsonl = "my_package.jsonl"
+    [project.entry-points."pasearch.extensions"]
+    jsonl = "my_package.jsonl"
 
 A script needs no entry point: it imports the module before it calls this package.
 

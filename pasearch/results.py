@@ -40,9 +40,9 @@ if TYPE_CHECKING:
 
 SCHEMA_VERSION = 4  # version of `result.json`: only this one is read
 FEATURE_SELECTION = "feature selection"  # name of the task of a feature selection in `result.json`
-MAX_BINS = 100_000  # bins of a column that are read: number; each bin is a named feature
-BYTES_PER_PARAMETER = 4  # size of a float32 parameter: bytes
-MAX_MODEL_BYTES = 2**31  # size of a model file: bytes; twice the size of the largest network
+MAX_BINS = 100_000  # maximum number of bins of a column that is read
+BYTES_PER_PARAMETER = 4  # bytes of a float32 parameter
+MAX_MODEL_BYTES = 2**31  # maximum size of a model file: twice that of the largest network
 
 LOAD_ERRORS = (
     pickle.UnpicklingError, zipfile.BadZipFile, RuntimeError, ValueError, KeyError, TypeError,

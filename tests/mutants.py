@@ -115,9 +115,15 @@ MUTANTS = (
         "test_estimators.py",
     ),
     Mutant(
-        "labels: the first of a list decides the form of all",
-        "    own = (each if row is None else row[0]",
-        "    if type(y[0]) is list:\n        return y\n    own = (each if row is None else row[0]",
+        "lists: the first row decides the length of all",
+        "    return max(lengths, key=lambda each: (lengths[each], each or 0), default=None)",
+        "    return next(iter(lengths), None)",
+        "test_estimators.py",
+    ),
+    Mutant(
+        "labels: rows of several labels are missing labels",
+        "    if _find_usual_length(rows) not in (None, 1):",
+        "    if not rows:",
         "test_estimators.py",
     ),
     Mutant(

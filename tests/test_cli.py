@@ -557,7 +557,7 @@ class TestMistakes:
             (["arch", "--steps", "1.5"], "Error: --steps is '1.5': expected an integer."),
             (
                 ["arch", "--bounds", "0", "x"],
-                "Error: --bounds is 'x': expected 2 numbers, separated by blanks.",
+                "Error: --bounds is 'x': expected 2 numbers, separated by spaces.",
             ),
             (["arch", "--eps", "-1"], "Error: --eps is -1.0: expected a finite number above 0."),
             (["account", "price", "--law", "geometrc"], "Did you mean 'geometric'?"),

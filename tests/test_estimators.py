@@ -587,7 +587,7 @@ def test_one_value_of_a_list_decides_nothing_public():
         rows, labels = x.tolist(), y.tolist()
         rows[7][0] = labels[7] = odd
         made = [
-            classifier(bounds=(-1, 1), classes=[0, 1], random_state=0)._checked(*each)
+            classifier(bounds=(-1, 1), classes=[0, 1], random_state=0)._check_input(*each)
             for each in ((x.tolist(), y.tolist()), (rows, labels))
         ]
         kinds, dtypes = zip(
@@ -608,8 +608,8 @@ def test_a_row_of_a_list_that_is_no_row_is_missing():
             rows = x.tolist()
             rows[0 if each else 7] = odd
             estimator = classifier(bounds=bounds, classes=[0, 1], random_state=0)
-            kinds, cells, _ = estimator._checked(rows, y.tolist())
-            whole_kinds, whole, _ = estimator._checked(x.tolist(), y.tolist())
+            kinds, cells, _ = estimator._check_input(rows, y.tolist())
+            whole_kinds, whole, _ = estimator._check_input(x.tolist(), y.tolist())
             assert (kinds, cells.dtype, cells.shape) == (whole_kinds, whole.dtype, whole.shape)
             place = 0 if each else 7
             assert (cells == None)[place].all()  # noqa: E711 - of each cell
@@ -624,7 +624,7 @@ def test_a_label_of_a_list_that_is_none_changes_no_other():
                 changed = [*labels[:place], odd, *labels[place + 1 :]]
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")
-                    found = classifier(classes=[0, 1])._checked(x, changed)[2]
+                    found = classifier(classes=[0, 1])._check_input(x, changed)[2]
                 assert found.shape == y.shape
                 assert (np.delete(found, place) == np.delete(y, place)).all()
 
@@ -634,15 +634,15 @@ def test_one_missing_category_decides_nothing_public():
     whole = pd.Series(y).astype("category")
     other = whole.copy()
     other[7] = None
-    kinds = [classifier(classes=[0, 1])._checked(x, each)[2].dtype for each in (whole, other)]
+    kinds = [classifier(classes=[0, 1])._check_input(x, each)[2].dtype for each in (whole, other)]
     assert [kind.kind for kind in kinds] == ["O", "O"]
 
 
 def test_the_first_row_of_a_list_decides_nothing_about_the_others():
     x, y = records()
-    whole = classifier(classes=[0, 1])._checked(x.tolist(), y.tolist())[1]
+    whole = classifier(classes=[0, 1])._check_input(x.tolist(), y.tolist())[1]
     for odd in [None, [], [0.1], 3.0]:
-        found = classifier(classes=[0, 1])._checked([odd, *x.tolist()[1:]], y.tolist())[1]
+        found = classifier(classes=[0, 1])._check_input([odd, *x.tolist()[1:]], y.tolist())[1]
         assert (np.delete(found, 0, 0) == np.delete(whole, 0, 0)).all()
 
 
@@ -652,6 +652,13 @@ def test_one_category_decides_no_type_of_labels():
         kinds = []
         for first in (y[0], 1.5, "x"):
             labels = pd.Series([first, *y[1:]], dtype=object).astype("category")
-            model = classifier(classes=classes)._checked(x, labels)[2]
+            model = classifier(classes=classes)._check_input(x, labels)[2]
             kinds.append((model.dtype, declared_label_type(labels, model)))
         assert len(set(kinds)) == 1
+
+
+def test_labels_in_rows_of_several_are_refused_before_a_charge():
+    x, y = records()
+    for labels in ([[0, 1], [1, 0]] * (len(y) // 2), [[[label]] for label in y], [[]] * len(y)):
+        with pytest.raises(ValueError, match=r"1d array|dim 3|0 feature"):
+            classifier(classes=[0, 1])._check_input(x[: len(labels)], labels)

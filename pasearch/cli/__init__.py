@@ -109,7 +109,7 @@ def _report_click_error(error: Any) -> int:
         message = _describe_unknown_option(str(option), context)
     elif flags and given and kind:  # Typer's own sentence does not contain the value
         if (count := getattr(error.param, "nargs", 1)) > 1:
-            kind = f"{count} numbers, separated by blanks"
+            kind = f"{count} numbers, separated by spaces"
         message = f"{flags[0]} is {escape_text(repr(given[0]['input']))}: expected {kind}."
     elif option == "--separator" and "requires an argument" in reported:
         message = (

@@ -364,7 +364,11 @@ def find_last_lead(
 
 
 def _find_shortest_range(crossings: list[float], epsilons: Epsilons) -> tuple[float, float]:
-    """Return the shortest range that holds enough crossings; an end off the grid is the grid's."""
+    """Return the shortest range with `RANGE_COVERAGE` of the crossings; (0, inf) if too few exist.
+
+    Widths count a crossing outside the grid as the nearest end of the grid; returned ends are not
+    clipped.
+    """
     count = math.ceil(RANGE_COVERAGE * (len(crossings) + 1) - 1e-9)
     if count > len(crossings):
         return 0.0, math.inf

@@ -348,7 +348,7 @@ def make_private_crossover(
 
 
 def _compute_level_epsilons(plan: Plan) -> tuple[float, ...]:
-    """Compute the epsilon of one training at each level, with the dearest feature extractor."""
+    """Compute the epsilon of a training at each level, with the costliest feature extractor."""
 
     def epsilon(*events: Event) -> float:
         return price_partitions({"train": Composition(events)}, plan.delta)[0].epsilon

@@ -67,9 +67,10 @@ OUTLIER_WIDTHS = 2.0
 MIN_WHOLE_YEARS = 2
 # Maximum range of integers for which each integer gets a separate bin.
 MAX_INTEGER_BINS = 20
-# Bounds are multiples of one of these times a power of ten, at least `MIN_ROUND_STEPS` apart.
+# Bounds are multiples of a step: one of these times a power of ten. A range has at most
+# `MAX_ROUND_STEPS` steps.
 ROUND_STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
-MIN_ROUND_STEPS = 20
+MAX_ROUND_STEPS = 20
 # A rating scale, such as 1 to 5, starts in this range: its ends are its bounds.
 RATING_SCALE_STARTS = (-10, 1)
 # Up to this magnitude, the midpoint of two consecutive integers is exact in float64.
@@ -435,7 +436,7 @@ def round_bounds_outwards(values: np.ndarray) -> tuple[float, float]:
         low, high = low - abs(low) / 2 - 0.5, high + abs(high) / 2 + 0.5
     if not math.isfinite(high - low):
         return -8e307, 8e307
-    least = (high - low) / MIN_ROUND_STEPS
+    least = (high - low) / MAX_ROUND_STEPS
     if not least > 0.0:
         return low, high
     if (values == np.floor(values)).all() and high - low <= MAX_INTEGER_BINS:

@@ -235,7 +235,7 @@ class GrowingColumn:
         self._parts: list[Any] = [convert_to_arrow_cells([]).dictionary_encode()]
 
     def add(self, array: Any) -> None:
-        """Add cells: an Arrow array of type large_binary in UTF-8, `NULL` for None."""
+        """Add cells: an Arrow array of type large_binary in UTF-8, `NULL_BYTES` for None."""
         self._parts.append(array.dictionary_encode())
 
     def finish(self) -> DictionaryColumn:
@@ -254,7 +254,7 @@ class GrowingColumn:
 
 
 def convert_to_arrow_cells(cells: Sequence[str | None]) -> Any:
-    """Convert cells to an Arrow array of type large_binary, `NULL` for None."""
+    """Convert cells to an Arrow array of type large_binary, `NULL_BYTES` for None."""
     import pyarrow as pa
 
     texts = [NULL_BYTES if cell is None else cell.encode(**TEXT_ENCODING) for cell in cells]

@@ -349,7 +349,7 @@ def _describe_feature_model(document: Values, schema: AnySchema) -> Values:
     best, recipe, blank = document["best"], document["recipe"], document.get("relevance_of_noise")
     chosen, count = best["features"], len(best["features"])
     every = count == best["of"]
-    found = wording.describe_features(document, none=" (no selection)", names=False)
+    found = wording.describe_features(document, unselected=" (no selection)", names=False)
     ranked = sorted(document.get("relevance") or [], key=lambda each: -each["uncertainty"])[
         :MAX_LISTED_FEATURES
     ]

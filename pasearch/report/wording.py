@@ -237,12 +237,12 @@ def describe_data(name: str, n: int, schema: AnySchema) -> str:
     return f"{name}: {n:,} records, {schema.describe()}{column}"
 
 
-def describe_features(document: Values, *, none: str = "", names: bool = True) -> str:
+def describe_features(document: Values, *, unselected: str = "", names: bool = True) -> str:
     """Describe the linear model of a feature selection in one phrase.
 
     Args:
         document: `result.json` of a feature selection.
-        none: Addition if nothing was selected.
+        unselected: Text after a model on all features, if no method selected them.
         names: Whether to list selected features.
     """
     best, method = document["best"], document["strategy"]["name"]
@@ -250,7 +250,7 @@ def describe_features(document: Values, *, none: str = "", names: bool = True) -
     if best["directions"] is not None:
         return f"linear model on {best['directions']} projections of all {total} features"
     if len(chosen) == best["of"]:
-        selected = none if method in ("all", "max-pool") else f", selected by {method}"
+        selected = unselected if method in ("all", "max-pool") else f", selected by {method}"
         return f"linear model on all {total} features{selected}"
     listed = f": {join_names(chosen)}" if names else ""
     return f"linear model on {len(chosen):,} of {total} features, selected by {method}{listed}"

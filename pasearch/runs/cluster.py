@@ -227,7 +227,7 @@ class Cluster(Executor):
                     given.take(place)
                     yield place, result
                     slow.ended(seconds)  # the caller's time between results is no delay
-                if slow.detect():  # then the processors that are free run second copies
+                if slow.detect():  # free processors run second copies
                     nodes = [each["Resources"] for each in ray.nodes() if each["Alive"]]
                     every = sum(each.get("CPU", 0.0) for each in nodes)
                     slots = int(every // given.resources["num_cpus"])

@@ -279,7 +279,7 @@ def _bounds_of_bins(
     noisy: Array, sigma: float, lower: Array, upper: Array, certain: float | None = None
 ) -> tuple[float, float]:
     first, last = find_used_bins(noisy, sigma, certain)
-    if first == last == len(lower) // 2:  # 0 alone is hardly all: what is rare keeps its sign
+    if first == last == len(lower) // 2:  # only 0 was found: rare numbers keep their sign
         return -1.0, 1.0
     return float(lower[first]), float(upper[last])
 

@@ -400,9 +400,10 @@ class SharedLedger:
             if run_id not in stored:
                 if day is not None and rows and day < rows[-1]["day"]:
                     raise UsageError(
-                        f"The run began on {day}, and {self.path} holds a run of {rows[-1]['day']} "
-                        ": the cost of adaptively chosen runs requires their order. Create another "
-                        "ledger, and add the finished runs from the oldest to the newest."
+                        f"The run began on {day}, and {self.path} holds a run of "
+                        f"{rows[-1]['day']}: the cost of adaptively chosen runs requires their "
+                        "order. Create another ledger, and add the finished runs from the oldest "
+                        "to the newest."
                     )
                 runs.append(self._check_fit(worst_partition_event(events), runs, total))
                 row = _encode_row(len(runs), run_id, day, n, plan, runs[-1])

@@ -314,7 +314,7 @@ class PrivateArchitectureSearchClassifier(ClassifierMixin, _PrivateArchitectureS
 
         Cost: the budget; with a ledger, reserved there before a record is read.
         """
-        kinds, cells, labels = self._checked(X, y)
+        kinds, cells, labels = self._check_input(X, y)
         name = self._target_name(y, cells.shape[1])
         target, known, dtype = self._class(name, y, labels, self.classes)
         schema = self._search(kinds, cells, labels, target)
@@ -414,7 +414,7 @@ class PrivateArchitectureSearchRegressor(RegressorMixin, _PrivateArchitectureSea
 
         Cost: the budget; with a ledger, reserved there before a record is read.
         """
-        kinds, cells, labels = self._checked(X, y)
+        kinds, cells, labels = self._check_input(X, y)
         name = self._target_name(y, cells.shape[1])
         target, numbers = self._number(name, labels, self.target_bounds)
         self._search(kinds, cells, numbers, target)

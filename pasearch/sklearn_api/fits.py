@@ -105,8 +105,8 @@ def check_features(X: Any, *, bounds: Any = None) -> Any:
 def list_to_rows(X: Any, *, bounds: Any = None) -> Any:
     """Convert a list to rows of equal length; return other data unchanged.
 
-    The length is that of the bounds per feature, or of most rows. All cells of a row of another
-    length are missing. No single record decides it, unless two lengths are equally frequent.
+    The length is that of the bounds per feature, or of most rows, which counts as public. All cells
+    of a row of another length are missing.
 
     Returns:
         The list itself if it is one- or three-dimensional, otherwise cells of dtype object.
@@ -119,13 +119,8 @@ def list_to_rows(X: Any, *, bounds: Any = None) -> Any:
         alike = len(bounds) == 2 and all(isinstance(each, Real) for each in bounds)
         width = None if alike else len(bounds)
     if width is None:
-        # The usual form decides, so that no single record does, wherever it stands.
-        deep = Counter(
-            None if row is None else -1 if row and all(map(_is_nested, row)) else len(row)
-            for row in rows
-        )
-        width = max(deep, key=lambda each: (deep[each], each or 0), default=None)
-        if width is None or width < 0:
+        width = _find_usual_length(rows)
+        if width is None or width == NESTED_ROWS:
             return X  # One dimension, or three: rejected by its shape.
     missing = [None] * width
     cells = (row if row is not None and len(row) == width else missing for row in rows)
@@ -133,8 +128,23 @@ def list_to_rows(X: Any, *, bounds: Any = None) -> Any:
     return flat.reshape(len(rows), width)
 
 
-def _is_nested(cell: object) -> bool:
-    return _cells_of(cell) is not None
+NESTED_ROWS = -1  # in place of a length: rows whose cells are rows
+
+
+def _find_usual_length(rows: list[list[Any] | None]) -> int | None:
+    """Find the length of most rows, None if most are no rows; so no single record decides it.
+
+    If two lengths are equally frequent, one record can decide between them.
+    """
+    lengths = Counter(
+        None
+        if row is None
+        else NESTED_ROWS
+        if row and all(_cells_of(cell) is not None for cell in row)
+        else len(row)
+        for row in rows
+    )
+    return max(lengths, key=lambda each: (lengths[each], each or 0), default=None)
 
 
 def _cells_of(row: object) -> list[Any] | None:
@@ -174,11 +184,19 @@ def check_labels(y: Any, *, read: bool) -> Any:
 
 
 def _list_to_labels(y: Any) -> Any:
-    """Convert a list, or one-element rows, to dtype object; another row is a missing label."""
-    if not isinstance(y, list | tuple) or not y:
+    """Convert a list, or one-element rows, to dtype object; another row is a missing label.
+
+    A list of which most entries are rows of another length is rejected by its shape.
+    """
+    if not isinstance(y, list | tuple):
         return y
-    rows = ((each, _cells_of(each)) for each in y)
-    own = (each if row is None else row[0] if len(row) == 1 else None for each, row in rows)
+    rows = [_cells_of(each) for each in y]
+    if _find_usual_length(rows) not in (None, 1):
+        return y
+    own = (
+        each if row is None else row[0] if len(row) == 1 else None
+        for each, row in zip(y, rows, strict=True)
+    )  # fmt: skip
     return np.fromiter(own, dtype=object, count=len(y))
 
 
@@ -372,7 +390,7 @@ def parse_schema_labels(names: Sequence[str], dtype: np.dtype[Any]) -> np.ndarra
 
 
 def parse_declared_labels(classes: Any, dtype: np.dtype[Any]) -> np.ndarray:
-    """Check declared labels, and return them sorted, in the dtype of y if it holds them exactly."""
+    """Check declared labels, and return them sorted."""
     try:
         labels = np.asarray(None if isinstance(classes, str) else list(classes))
     except (TypeError, ValueError):
@@ -388,8 +406,6 @@ def parse_declared_labels(classes: Any, dtype: np.dtype[Any]) -> np.ndarray:
         )
     if len(np.unique(labels)) != len(labels):
         raise UsageError(f"classes is {classes!r}, which holds a label twice: leave one out.")
-    if dtype.kind in "iuf" and labels.astype(dtype).tolist() == labels.tolist():
-        labels = labels.astype(dtype)
     return np.unique(labels)
 
 
@@ -519,7 +535,8 @@ class PrivateFit(BaseEstimator):
         cells = self._cells(X, ensure_min_samples=2, **form)
         return kinds or [column_kind(cells.dtype)] * cells.shape[1], cells
 
-    def _checked(self, X: Any, y: Any) -> tuple[list[str | None], Array, Array]:
+    def _check_input(self, X: Any, y: Any) -> tuple[list[str | None], Array, Array]:
+        """Return the columns' kinds, the cells and the labels, checked by metadata alone."""
         y = y if y is None else check_labels(y, read=bool(self.assume_public_schema))
         # A y of None is rejected there; any other is checked below, by its metadata alone.
         kinds, cells = self._check_form(X, **({"y": None} if y is None else {}))

@@ -298,7 +298,7 @@ class _PrivateSelector(SelectorMixin, _PrivateChoice):
 
         Cost: the budget; with a ledger, reserved there before a record is read.
         """
-        kinds, cells, labels = self._checked(X, y)
+        kinds, cells, labels = self._check_input(X, y)
         target, labels = self._target(self._target_name(y, cells.shape[1]), y, labels)
         columns = self._columns(kinds, cells)
         chosen, complete = self._choose(columns, cells, target, labels, **self._options())

@@ -326,8 +326,8 @@ def _check_adaptation_rate(name: str, value: object) -> float:
 class AdaptiveClipping(ClippingMethod):
     """Clip to a norm that follows a quantile of the batch's norms, estimated privately.
 
-        C_(t+1) = C_t exp(-rate (b - quantile)) b = (sum over the batch of ([norm_i <= C_t] - 1/2) +
-        N(0, s_b^2)) / (q n) + 1/2
+        C_(t+1) = C_t exp(-rate (b - quantile))
+        b = (sum over the batch of ([norm_i <= C_t] - 1/2) + N(0, s_b^2)) / (q n) + 1/2
 
     The noisy sum is then multiplied by C_0 / C_t. A record moves the sum in b by at most 1/2. With
     z_g on the gradients (in units of C_t) and s_b on the counts, a step is one Gaussian release of

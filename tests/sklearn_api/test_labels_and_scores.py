@@ -20,7 +20,6 @@ from pasearch.accounting.budget import Budget
 from pasearch.errors import BudgetError, UsageError
 from pasearch.runs.keys import Keys
 from pasearch.runs.shared_ledger import SharedLedger
-from pasearch.sklearn_api import fits
 from pasearch.sklearn_api.estimators import (
     PrivateArchitectureSearchClassifier as Classifier,
 )
@@ -88,16 +87,6 @@ def test_predicted_labels_have_the_type_of_y_and_can_be_scored():
         assert model.score(X, y) > 0.8
         if "one" not in given and given not in ("object integers", "categorical, no series"):
             assert accuracy_score(np.asarray(y).ravel().tolist(), predicted.tolist()) > 0.8
-
-
-@pytest.mark.unit
-def test_declared_classes_have_the_type_of_y_where_it_holds_them_exactly():
-    for y, classes, kind in (
-        (ints.astype(float), [0, 1], float), (ints.astype(np.uint8), [0, 1], np.uint8),
-        (ints, [0.0, 1.0], ints.dtype), (ints.astype(np.uint8), [0, 1, 300], int),
-        (ints.astype(float), [2**53, 2**53 + 1], int),
-    ):  # fmt: skip
-        assert fits.parse_declared_labels(classes, y.dtype).dtype == kind
 
 
 @pytest.mark.unit
