@@ -173,7 +173,8 @@ class TestEveryMethod:
             )
 
         assert np.flatnonzero(result.support).tolist() == sorted(document["best"]["places"])
-        assert len(document["best"]["places"]) == len(set(result.features))
+        places = document["best"]["places"]
+        assert len(places) == len(result.features) == len(set(result.features))
         assert report_html(document) == (tmp_path / "x/release/report.html").read_text()
         card = (tmp_path / "x/release/privacy-card.md").read_text()
         for line in document["events"]:
