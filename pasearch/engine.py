@@ -66,10 +66,10 @@ class Engine:
             The noisy score, and the exact score count (None for private records).
         """
         metric, stream = self.plan.test_metric, self.keys.stream("test")
-        noise = metric.noise(self.plan.test.epsilon)
+        noise = metric.make_noise(self.plan.test.epsilon)
         with charged as records:
             found, slots = counts_of(records, metric), len(records)
-            exact = metric.points(found, slots) if records.public is True else None
+            exact = metric.compute_points(found, slots) if records.public is True else None
             return Score.of(metric, found, noise, slots, stream), exact
 
 

@@ -80,8 +80,8 @@ MUTANTS = (
     ),
     Mutant(
         "sums: gradients are formed again, of other rows",
-        "zip(own, seen.cache[FORMED_GRADIENTS], strict=True):",
-        "zip(own, self.gradients(seen).values(), strict=True):",
+        "zip(own, captured.cache[FORMED_GRADIENTS_KEY], strict=True):",
+        "zip(own, self.form_gradients(captured).values(), strict=True):",
         "training/test_rounding_of_sums.py",
     ),
     Mutant(
@@ -278,8 +278,8 @@ MUTANTS = (
     ),
     Mutant(
         "a GPU's rounds: care moves weights by torch",
-        "            self._on_gpu.move(self._finished)\n            self._finished += 1\n"
-        "            return",
+        "            self._on_gpu.update_from_stored_sum(self._finished)\n"
+        "            self._finished += 1\n            return",
         "            pass",
         "gpu/test_dense_steps.py",
     ),
@@ -484,7 +484,7 @@ MUTANTS = (
     ),
     Mutant(
         "test: a table of errors whatever its noise does to the score",
-        "small = table.spread(usual, slots, deviation) <= MAX_ERROR_NOISE",
+        "small = table.estimate_spread(example, slots, deviation) <= MAX_ERROR_NOISE",
         "small = True",
         "training/test_metrics.py",
     ),
@@ -502,8 +502,8 @@ MUTANTS = (
     ),
     Mutant(
         "test: a table at twice the epsilon that is charged",
-        "noise = metric.noise(self.plan.test.epsilon)",
-        "noise = metric.noise(2 * self.plan.test.epsilon)",
+        "noise = metric.make_noise(self.plan.test.epsilon)",
+        "noise = metric.make_noise(2 * self.plan.test.epsilon)",
         "search/test_engine.py",
     ),
     Mutant(
@@ -592,8 +592,8 @@ MUTANTS = (
     ),
     Mutant(
         "layer rules: the norm of a linear layer's input is left out",
-        "return squares * bound_row_squares(d)",
-        "return bound_row_squares(d)",
+        "return squares * bound_squared_row_norms(d)",
+        "return bound_squared_row_norms(d)",
         "training/test_per_example.py",
     ),
     Mutant(
@@ -847,7 +847,7 @@ MUTANTS = (
     ),
     Mutant(
         "cancelling: views are added up in float32",
-        "            wide = torch.float64 if seen.views > 1 else factors.dtype\n",
+        "            wide = torch.float64 if captured.views > 1 else factors.dtype\n",
         "            wide = factors.dtype\n",
         "training/test_cancelling.py",
     ),
@@ -865,7 +865,7 @@ MUTANTS = (
     ),
     Mutant(
         "ahead: any tempered sigmoid is taken for a tanh",
-        "        return nn.Tanh if usual else None\n",
+        "        return nn.Tanh if is_tanh else None\n",
         "        return nn.Tanh\n",
         "training/test_dense.py",
     ),
@@ -908,7 +908,7 @@ MUTANTS = (
     ),
     Mutant(
         "rounds: an interrupted round keeps its weights",
-        "        training.abandon()\n",
+        "        training.undo_round()\n",
         "",
         "gpu/test_rounds.py",
     ),

@@ -395,7 +395,7 @@ class TestUndeclared:
     @pytest.mark.parametrize(("epsilon", "told"), [(0.01, "47 %"), (0.1, ""), (1.0, "")])
     def test_a_test_that_will_tell_nothing_is_warned_of(self, epsilon: float, told: str):
         metric = find_metric("accuracy", regression=False, outputs=2)
-        found = " ".join(warn_of_test_noise(metric, metric.noise(epsilon), 300))
+        found = " ".join(warn_of_test_noise(metric, metric.make_noise(epsilon), 300))
         assert told in found
         assert bool(found) == bool(told)
         points = find_metric("mae", regression=True, outputs=1)
@@ -556,7 +556,7 @@ class TestRegression:
     @given(epsilon=st.floats(1e-4, 10.0))
     def test_both_scores_have_the_epsilon_that_is_charged(self, epsilon: float):
         for regression in (False, True):
-            assert find_default_metric(regression).noise(epsilon).epsilon == epsilon
+            assert find_default_metric(regression).make_noise(epsilon).epsilon == epsilon
 
 
 class TestAssumedPublic:

@@ -15,7 +15,7 @@ from pasearch.training.layer_rules import (
     CapturedLayer,
     LayerRule,
     ParameterSums,
-    bound_row_squares,
+    bound_squared_row_norms,
     multiply_rows,
 )
 
@@ -39,28 +39,31 @@ class Scale(nn.Module):
 class ScaleRule(LayerRule):
     """The rule of `Scale` for records of one view; of several views the general rule takes over."""
 
-    names = frozenset({"weight"})
+    parameter_names = frozenset({"weight"})
 
-    def count_formed_numbers(self, layer: nn.Module, output: Tensor) -> int:
+    def count_formed_gradient_values(self, layer: nn.Module, output: Tensor) -> int:
         """Form no gradient that stays in memory."""
         return 0
 
-    def squared_norms(self, seen: CapturedLayer) -> Tensor:
+    def squared_norms(self, captured: CapturedLayer) -> Tensor:
         """Compute ||a_i * d_i||^2."""
-        if seen.views > 1:
-            return super().squared_norms(seen)
-        return bound_row_squares(seen.input * seen.output_gradient)
+        if captured.views > 1:
+            return super().squared_norms(captured)
+        return bound_squared_row_norms(captured.input * captured.output_gradient)
 
     def weighted_sum(
-        self, seen: CapturedLayer, factors: Tensor, into: Buffers = NO_BUFFERS
+        self, captured: CapturedLayer, factors: Tensor, into: Buffers = NO_BUFFERS
     ) -> ParameterSums:
         """Compute the sum of c_i a_i * d_i over rows."""
-        if seen.views > 1:
-            yield from super().weighted_sum(seen, factors, into)
+        if captured.views > 1:
+            yield from super().weighted_sum(captured, factors, into)
             return
-        layer = seen.layer
+        layer = captured.layer
         assert isinstance(layer, Scale)
-        yield layer.weight, (seen.input * multiply_rows(seen.output_gradient, factors)).sum(dim=0)
+        yield (
+            layer.weight,
+            (captured.input * multiply_rows(captured.output_gradient, factors)).sum(dim=0),
+        )
 
 
 RULES[Scale] = ScaleRule()

@@ -34,7 +34,7 @@ import numpy as np
 from scipy.special import gammaln
 
 from pasearch.accounting.checks import check_positive, check_positive_integer, check_probability
-from pasearch.accounting.densities import Density, GaussianNoise, kronrod_rule
+from pasearch.accounting.densities import Density, GaussianNoise, make_kronrod_rule
 from pasearch.accounting.profiles import Array
 from pasearch.errors import UsageError
 
@@ -319,7 +319,7 @@ def _integral_row(density: Density, step: int, highest: int) -> Array:
     shift = 2.0 ** (step / SHIFTS_PER_OCTAVE)
     orders = np.arange(2.0, highest + 1)
     edges = _panel_edges(density, shift, orders)
-    y, weights, differences = kronrod_rule(edges)
+    y, weights, differences = make_kronrod_rule(edges)
     near = density.unit_log_density(np.abs(y - shift / 2)).ravel()
     far = density.unit_log_density(y + shift / 2).ravel()
     ratio, middle = np.abs(near - far), (near + far) / 2

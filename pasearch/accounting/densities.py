@@ -1,6 +1,10 @@
-"""Densities of the noise on one coordinate: even, positive, decreasing on both sides of 0, scaled.
+"""Probability densities of the noise on one coordinate, of a gradient for example.
+
+Each density is positive, symmetric around 0 and decreasing in |x|, and has a scale:
 
     z(x) = u(|x| / scale) / scale
+
+The functions u, up to a constant factor:
 
     gaussian            exp(-x^2/2)
     student-t           (1 + x^2/nu)^(-(nu+1)/2)                cauchy: nu = 1
@@ -11,12 +15,12 @@
     variance-gamma      |x|^(l-1/2) K_(l-1/2)(|x|)              shape l >= 1; l = 1 is laplace
     tabulated           log u linear between knots, and after the last one
 
-Here u is given up to its constant. The proof of `additive` needs these conditions. Fisher
-information is with respect to the location, E[(d log z / dx)^2]. A user's density becomes a
-`tabulated` one: the same density is accounted for and sampled, and a file holds only numbers.
+The proof of the privacy cost (module `additive`) needs these conditions. Fisher information means
+that of the location, E[(d log z / dx)^2]. A density of the user becomes a `tabulated` density: the
+same table is accounted for and sampled, and a file holds only its numbers.
 
 Sources: Nasr, Shokri and Houmansadr 2020, Section 5 (gaussian, student-t, laplace, cauchy, variance
-gamma, sech); Kronrod's 15 points around Gauss's 7 for integrals. Proof:
+gamma, sech); Gauss-Kronrod quadrature (7 and 15 nodes) for integrals. Proof:
 docs/guarantees/encoding.md.
 """
 
@@ -40,21 +44,22 @@ from pasearch.registry import FieldChecks, Stage
 
 Generator = np.random.Generator
 CATALAN_CONSTANT = 0.915965594177219015
-MIN_FREEDOM = 0.5
-MAX_FREEDOM = 1e4
-MAX_POWER = 32.0
-MAX_SHAPE = 50.0
-MAX_KNOTS = 1000
+MIN_DEGREES_OF_FREEDOM = 0.5  # of `StudentT`
+MAX_DEGREES_OF_FREEDOM = 1e4  # of `StudentT`
+MAX_EXPONENT = 32.0  # of `GeneralisedNormal`
+MAX_GAMMA_SHAPE = 50.0  # of `VarianceGamma`
+MAX_KNOTS = 1000  # of `Tabulated`
 MAX_LOG_DECREASE = 600.0
-"""Largest decrease of a table's logarithm: the probability below it is not a float, and an integral
-might miss a steeper piece that matters to a divergence."""
+"""Maximum of log z(0) - log z(last knot) of a table. Below e^-600 probabilities are near underflow,
+and numerical integration might miss a steep piece that matters to a divergence.
+"""
 MAX_ASYMMETRY = 1e-9
-"""Largest relative difference of log u(x) and log u(-x) of a user's function, for rounding."""
+"""Maximum relative difference of log u(x) and log u(-x) of a user's function: rounding only."""
 
 
-# --- integrals over panels ---
+# --- numerical integration: the line is divided into intervals, called panels ---
 
-KRONROD_NODES = np.array(
+POSITIVE_KRONROD_NODES = np.array(
     [0.991455371120812639206854697526329, 0.949107912342758524526189684047851,
      0.864864423359769072789712788640926, 0.741531185599394439863864773280788,
      0.586087235467691130294144838258730, 0.405845151377397166906606412076961,
@@ -66,22 +71,22 @@ KRONROD_WEIGHTS = np.array(
      0.169004726639267902826583426598550, 0.190350578064785409913256402421014,
      0.204432940075298892414161999234649]
 )  # fmt: skip
-KRONROD_MIDDLE = 0.209482141084727828012999174891714
+KRONROD_MIDDLE_WEIGHT = 0.209482141084727828012999174891714
 GAUSS_WEIGHTS = np.polynomial.legendre.leggauss(7)[1]
 
 
-def kronrod_rule(edges: Array) -> tuple[Array, Array, Array]:
-    """Return nodes and weights of the Gauss-Kronrod rules on every panel.
+def make_kronrod_rule(edges: Array) -> tuple[Array, Array, Array]:
+    """Compute nodes and weights of the Gauss-Kronrod rules on every panel.
 
     Args:
-        edges: Ascending panel ends, (p + 1,).
+        edges: Ascending ends of the p panels, (p + 1,).
 
     Returns:
-        Nodes, weights of the 15-point rule, and these minus the 7-point rule's weights: each (p,
-        15).
+        Nodes; weights of the 15-point rule; and the differences between these and the weights of
+        the 7-point rule, for an error estimate. Each has shape (p, 15).
     """
-    nodes = np.concatenate([-KRONROD_NODES, [0.0], KRONROD_NODES[::-1]])
-    weights = np.concatenate([KRONROD_WEIGHTS, [KRONROD_MIDDLE], KRONROD_WEIGHTS[::-1]])
+    nodes = np.concatenate([-POSITIVE_KRONROD_NODES, [0.0], POSITIVE_KRONROD_NODES[::-1]])
+    weights = np.concatenate([KRONROD_WEIGHTS, [KRONROD_MIDDLE_WEIGHT], KRONROD_WEIGHTS[::-1]])
     gauss = np.zeros(15)
     gauss[1::2] = GAUSS_WEIGHTS
     half = np.diff(edges)[:, None] / 2
@@ -94,9 +99,9 @@ def kronrod_rule(edges: Array) -> tuple[Array, Array, Array]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Density(Stage):
-    """A symmetric density on the real line.
+    """Symmetric density z on the real line.
 
-    Methods with `unit` in their name are for scale 1; their x is 0 or above.
+    Methods whose name contains `unit` are for scale 1; their x is 0 or above.
 
     Args:
         scale: Scale, above 0; its relation to the variance depends on the density.
@@ -104,33 +109,33 @@ class Density(Stage):
 
     name: ClassVar[str]
     is_light_tailed: ClassVar[bool] = False
-    """Whether the density ratio of a shift is unbounded, because the tails are light."""
+    """Whether z(x - t) / z(x) is unbounded in x for a shift t, as for a Gaussian."""
     checks: ClassVar[FieldChecks] = {"scale": check_positive}
     scale: float = 1.0
 
     @abstractmethod
     def unit_log_density(self, x: Array) -> Array:
-        """Return log z(x)."""
+        """Compute log z(x), in the shape of x."""
 
     @abstractmethod
-    def unit_tail(self, x: Array) -> Array:
-        """Return the probability above x, at most 1/2."""
+    def unit_tail_probability(self, x: Array) -> Array:
+        """Compute P[noise > x], at most 1/2."""
 
     @abstractmethod
-    def unit_moments(self) -> tuple[float, float, float]:
-        """Return E|z|, E z^2 and the Fisher information; `inf` if a moment does not exist."""
+    def unit_moments_and_information(self) -> tuple[float, float, float]:
+        """Compute E|X|, E X^2 (`inf` if it does not exist) and the Fisher information."""
 
     @abstractmethod
     def draw_unit_magnitude(self, generator: Generator, size: int) -> Array:
-        """Draw |z|, (size,)."""
+        """Draw absolute values of the noise, (size,)."""
 
     @abstractmethod
-    def unit_lipschitz(self, x: float) -> float:
-        """Return an upper bound on |d log z / dx| at x and beyond."""
+    def unit_max_slope(self, x: float) -> float:
+        """Compute an upper bound of |d log z / dx| on [x, inf); `inf` if there is none."""
 
     @property
     def panel_width(self) -> float:
-        """Width over which the unit density is nearly linear, for quadrature."""
+        """Width of a panel on which numerical integration of the unit density is accurate."""
         return 0.5
 
     @property
@@ -140,60 +145,62 @@ class Density(Stage):
 
     @property
     def log_concave(self) -> bool:
-        """Whether log z is concave: then log I_k(t) of `additive` is convex."""
+        """Whether log z is concave; then the log of the divergence integral I_k(t) is convex."""
         return True
 
     @property
     def inverse_convex(self) -> bool:
-        """Whether 1/z is convex, as it is if log z is concave: then I_k(t)^(1/(k-1)) is too."""
+        """Whether 1/z is convex; then I_k(t)^(1/(k-1)) is convex. Implied by `log_concave`."""
         return True
 
     @property
     def mean_absolute(self) -> float:
-        """E|z|: the l1 error of one coordinate."""
-        return self.unit_moments()[0] * self.scale
+        """Mean absolute value of the noise, E|X|."""
+        return self.unit_moments_and_information()[0] * self.scale
 
     @property
     def variance(self) -> float:
-        """E z^2; `inf` if it does not exist."""
-        return self.unit_moments()[1] * self.scale**2
+        """Variance of the noise; `inf` if it does not exist."""
+        return self.unit_moments_and_information()[1] * self.scale**2
 
     @property
     def standard_deviation(self) -> float:
-        """The l2 error of one coordinate."""
+        """Standard deviation of the noise; `inf` if it does not exist."""
         return math.sqrt(self.variance)
 
     @property
     def fisher_information(self) -> float:
         """Fisher information of the location."""
-        return self.unit_moments()[2] / self.scale**2
+        return self.unit_moments_and_information()[2] / self.scale**2
 
     @property
     def unit(self) -> Self:
-        """The same density at scale 1."""
+        """This density with scale 1."""
         return self.with_scale(1.0)
 
     def with_scale(self, scale: float) -> Self:
-        """Return the same density at another scale."""
+        """Copy this density with another scale."""
         return replace(self, scale=scale)
 
     def cdf(self, x: Array) -> Array:
-        """Return the probability of x or less, in the shape of x."""
+        """Compute P[noise <= x], in the shape of x."""
         values = np.asarray(x, dtype=float) / self.scale
-        above = self.unit_tail(np.abs(values))
+        above = self.unit_tail_probability(np.abs(values))
         return np.where(values > 0, 1.0 - above, above)
 
     def sample(self, generator: Generator, size: int | tuple[int, ...]) -> Array:
-        """Draw float64 noise of this size."""
+        """Draw independent noise, a float64 array of shape `size`."""
         count = math.prod(size) if isinstance(size, tuple) else size
         signs = 1.0 - 2.0 * generator.integers(0, 2, count)
         return (signs * self.draw_unit_magnitude(generator, count) * self.scale).reshape(size)
 
     def unit_log_remainder(self, shift: float, orders: Array, start: float) -> Array:
-        """Bound the log of the part of an excess integral (see `additive`) beyond its start.
+        """Compute an upper bound of the log of the remainder of an excess integral.
 
-        If the score is at most s, the log ratio of the density and its shift is at most r = s
-        shift, and the remainder is at most 4 sinh(k r / 2) sinh((k-1) r / 2) P[z > start'].
+        The remainder is the part of the integral beyond `start`; see module `additive`. If
+        |d log z / dx| is at most s there, the log ratio of the density and its shifted copy is at
+        most r = s * shift, and the remainder at most 4 sinh(k r / 2) sinh((k-1) r / 2) P[noise >
+        start - shift / 2].
 
         Args:
             shift: t, above 0.
@@ -201,11 +208,11 @@ class Density(Stage):
             start: y, above t/2.
 
         Returns:
-            Upper bounds, (m,), `inf` if there is none.
+            Upper bounds, (m,); `inf` if there is none.
         """
         near = start - shift / 2
-        ratio = shift * self.unit_lipschitz(near)
-        mass = float(self.unit_tail(np.array([near]))[0])
+        ratio = shift * self.unit_max_slope(near)
+        mass = float(self.unit_tail_probability(np.array([near]))[0])
         if not mass > 0:
             return np.full(len(orders), -math.inf)
         halves = _log_twice_sinh(orders * ratio / 2) + _log_twice_sinh((orders - 1) * ratio / 2)
@@ -217,13 +224,13 @@ class Density(Stage):
 
 
 def _log_twice_sinh(x: Array) -> Array:
-    """Return log(2 sinh(x)), x 0 or above."""
+    """Compute log(2 sinh(x)) for x >= 0 without overflow."""
     with np.errstate(divide="ignore"):
         return x + np.log(-np.expm1(-2 * x))
 
 
 def describe_noise(name: str, parameters: str) -> str:
-    """Describe noise of a distribution for plan, card and report."""
+    """Describe the noise distribution for plan, privacy card and report."""
     shape = f" ({parameters})" if parameters else ""
     return f"{name} noise{shape} with the Fisher information of Gaussian noise of that multiplier"
 
@@ -232,6 +239,8 @@ def describe_noise(name: str, parameters: str) -> str:
 
 
 def _make_range_check(low: float, high: float) -> Callable[[str, object], float]:
+    """Make a check of a number's range, for `Density.checks`."""
+
     def check(name: str, value: object) -> float:
         number = check_positive(name, value)
         if not low <= number <= high:
@@ -243,7 +252,7 @@ def _make_range_check(low: float, high: float) -> Callable[[str, object], float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GaussianNoise(Density):
-    """The normal density; the scale is its standard deviation."""
+    """Normal density; the scale is its standard deviation."""
 
     name: ClassVar[str] = "gaussian"
     is_light_tailed: ClassVar[bool] = True
@@ -255,22 +264,22 @@ class GaussianNoise(Density):
     def unit_log_density(self, x: Array) -> Array:
         return -(x**2) / 2 - math.log(2 * math.pi) / 2
 
-    def unit_tail(self, x: Array) -> Array:
+    def unit_tail_probability(self, x: Array) -> Array:
         return special.ndtr(-x)
 
-    def unit_moments(self) -> tuple[float, float, float]:
+    def unit_moments_and_information(self) -> tuple[float, float, float]:
         return math.sqrt(2 / math.pi), 1.0, 1.0
 
     def draw_unit_magnitude(self, generator: Generator, size: int) -> Array:
         return np.abs(generator.standard_normal(size))
 
-    def unit_lipschitz(self, x: float) -> float:
-        """The score x has no bound."""
+    def unit_max_slope(self, x: float) -> float:
+        """Return `inf`: |d log z / dx| = x has no bound."""
         return math.inf
 
     def unit_log_remainder(self, shift: float, orders: Array, start: float) -> Array:
-        """Bound the log of the remainder by the slope of the integrand's log at the start."""
-        return _log_tail_of_power(self, 2.0, 0.5, shift, orders, start)
+        """Compute the bound from the slope of the integrand's log at the start."""
+        return _bound_log_remainder_of_power(self, 2.0, 0.5, shift, orders, start)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -284,7 +293,7 @@ class StudentT(Density):
     name: ClassVar[str] = "student-t"
     checks: ClassVar[FieldChecks] = {
         **Density.checks,
-        "freedom": _make_range_check(MIN_FREEDOM, MAX_FREEDOM),
+        "freedom": _make_range_check(MIN_DEGREES_OF_FREEDOM, MAX_DEGREES_OF_FREEDOM),
     }
     freedom: float = 9.0
 
@@ -294,7 +303,7 @@ class StudentT(Density):
 
     @property
     def log_concave(self) -> bool:
-        """False because of the tails; 1/z is convex."""
+        """Whether log z is concave: no, because of the tails; but 1/z is convex."""
         return False
 
     def unit_log_density(self, x: Array) -> Array:
@@ -302,10 +311,10 @@ class StudentT(Density):
         constant = special.gammaln((nu + 1) / 2) - special.gammaln(nu / 2)
         return constant - math.log(nu * math.pi) / 2 - (nu + 1) / 2 * np.log1p(x**2 / nu)
 
-    def unit_tail(self, x: Array) -> Array:
+    def unit_tail_probability(self, x: Array) -> Array:
         return special.stdtr(self.freedom, -x)
 
-    def unit_moments(self) -> tuple[float, float, float]:
+    def unit_moments_and_information(self) -> tuple[float, float, float]:
         nu, first, second = self.freedom, math.inf, math.inf
         if nu > 1:
             gammas = math.exp(special.gammaln((nu + 1) / 2) - special.gammaln(nu / 2))
@@ -315,72 +324,72 @@ class StudentT(Density):
         return first, second, (nu + 1) / (nu + 3)
 
     def draw_unit_magnitude(self, generator: Generator, size: int) -> Array:
-        """Draw |z|: a normal over the root of a chi square / nu."""
+        """Draw |normal / sqrt(chi square / nu)|."""
         chi = generator.chisquare(self.freedom, size) / self.freedom
         least = np.finfo(float).tiny  # a chi square of few degrees may round to 0
         return np.abs(generator.standard_normal(size)) / np.sqrt(np.maximum(chi, least))
 
-    def unit_lipschitz(self, x: float) -> float:
-        """(nu + 1) x / (nu + x^2), which decreases beyond sqrt(nu)."""
+    def unit_max_slope(self, x: float) -> float:
+        """Compute the bound from the slope (nu + 1) x / (nu + x^2), largest at sqrt(nu)."""
         far = max(x, math.sqrt(self.freedom))
         return (self.freedom + 1) / (self.freedom / far + far)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cauchy(Density):
-    """The Cauchy density without mean or variance; the scale is its half width at half height."""
+    """Cauchy density, without mean or variance; the scale is its half width at half maximum."""
 
     name: ClassVar[str] = "cauchy"
 
     @property
     def log_concave(self) -> bool:
-        """False because of the tails; 1/z is convex."""
+        """Whether log z is concave: no, because of the tails; but 1/z is convex."""
         return False
 
     def unit_log_density(self, x: Array) -> Array:
         return -np.log1p(x**2) - math.log(math.pi)
 
-    def unit_tail(self, x: Array) -> Array:
+    def unit_tail_probability(self, x: Array) -> Array:
         return np.arctan2(1.0, x) / math.pi
 
-    def unit_moments(self) -> tuple[float, float, float]:
+    def unit_moments_and_information(self) -> tuple[float, float, float]:
         return math.inf, math.inf, 0.5
 
     def draw_unit_magnitude(self, generator: Generator, size: int) -> Array:
         return np.abs(generator.standard_cauchy(size))
 
-    def unit_lipschitz(self, x: float) -> float:
-        """2 x / (1 + x^2), which decreases beyond 1."""
+    def unit_max_slope(self, x: float) -> float:
+        """Compute the bound from the slope 2 x / (1 + x^2), largest at 1."""
         far = max(x, 1.0)
         return 2.0 / (1.0 / far + far)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaplaceNoise(Density):
-    """The Laplace density; the scale is its mean absolute value."""
+    """Laplace density; the scale is its mean absolute value."""
 
     name: ClassVar[str] = "laplace"
 
     def unit_log_density(self, x: Array) -> Array:
         return -x - math.log(2)
 
-    def unit_tail(self, x: Array) -> Array:
+    def unit_tail_probability(self, x: Array) -> Array:
         return np.exp(-x) / 2
 
-    def unit_moments(self) -> tuple[float, float, float]:
+    def unit_moments_and_information(self) -> tuple[float, float, float]:
         return 1.0, 2.0, 1.0
 
     def draw_unit_magnitude(self, generator: Generator, size: int) -> Array:
         return generator.standard_exponential(size)
 
-    def unit_lipschitz(self, x: float) -> float:
-        """The constant 1."""
+    def unit_max_slope(self, x: float) -> float:
+        """Return 1, the slope everywhere."""
         return 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HyperbolicSecant(Density):
-    """The hyperbolic secant density ("Sech"); the scale is its standard deviation."""
+    """Hyperbolic secant density ("Sech"); the scale is its standard deviation."""
 
     name: ClassVar[str] = "hyperbolic-secant"
 
@@ -388,57 +397,60 @@ class HyperbolicSecant(Density):
         half = math.pi / 2 * x
         return -half - np.log1p(np.exp(-2 * half))
 
-    def unit_tail(self, x: Array) -> Array:
+    def unit_tail_probability(self, x: Array) -> Array:
         return 2 / math.pi * np.arctan(np.exp(-math.pi / 2 * x))
 
-    def unit_moments(self) -> tuple[float, float, float]:
+    def unit_moments_and_information(self) -> tuple[float, float, float]:
         return 8 * CATALAN_CONSTANT / math.pi**2, 1.0, math.pi**2 / 8
 
     def draw_unit_magnitude(self, generator: Generator, size: int) -> Array:
-        """Draw |z| by inversion of the tail."""
+        """Draw absolute values by inversion of the tail probability."""
         return -2 / math.pi * np.log(np.tan(math.pi / 4 * _draw_uniform(generator, size)))
 
-    def unit_lipschitz(self, x: float) -> float:
-        """Pi/2 tanh(pi x / 2) is below pi/2."""
+    def unit_max_slope(self, x: float) -> float:
+        """Return pi/2, the limit of the slope pi/2 tanh(pi x / 2)."""
         return math.pi / 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Logistic(Density):
-    """The logistic density; its variance is scale^2 pi^2 / 3."""
+    """Logistic density; its variance is scale^2 pi^2 / 3."""
 
     name: ClassVar[str] = "logistic"
 
     def unit_log_density(self, x: Array) -> Array:
         return -x - 2 * np.log1p(np.exp(-x))
 
-    def unit_tail(self, x: Array) -> Array:
+    def unit_tail_probability(self, x: Array) -> Array:
         return special.expit(-x)
 
-    def unit_moments(self) -> tuple[float, float, float]:
+    def unit_moments_and_information(self) -> tuple[float, float, float]:
         return 2 * math.log(2), math.pi**2 / 3, 1 / 3
 
     def draw_unit_magnitude(self, generator: Generator, size: int) -> Array:
-        """Draw |z| by inversion of the tail."""
+        """Draw absolute values by inversion of the tail probability."""
         uniform = _draw_uniform(generator, size)
         return np.log((2.0 - uniform) / uniform)
 
-    def unit_lipschitz(self, x: float) -> float:
-        """Tanh(x / 2) is below 1."""
+    def unit_max_slope(self, x: float) -> float:
+        """Return 1, the limit of the slope tanh(x / 2)."""
         return 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GeneralisedNormal(Density):
-    """The density exp(-|x|^p): p = 1 is Laplace, p = 2 a Gaussian of variance 1/2.
+    """Density proportional to exp(-|x|^p): p = 1 is Laplace, p = 2 a Gaussian of variance 1/2.
 
     Args:
-        power: p, from 1 to 32.
+        power: Exponent p, from 1 to 32.
     """
 
     name: ClassVar[str] = "generalised-normal"
     is_light_tailed: ClassVar[bool] = True
-    checks: ClassVar[FieldChecks] = {**Density.checks, "power": _make_range_check(1.0, MAX_POWER)}
+    checks: ClassVar[FieldChecks] = {
+        **Density.checks,
+        "power": _make_range_check(1.0, MAX_EXPONENT),
+    }
     power: float = 2.0
 
     @property
@@ -448,37 +460,40 @@ class GeneralisedNormal(Density):
     def unit_log_density(self, x: Array) -> Array:
         return -(x**self.power) - math.log(2) - special.gammaln(1 + 1 / self.power)
 
-    def unit_tail(self, x: Array) -> Array:
+    def unit_tail_probability(self, x: Array) -> Array:
         return special.gammaincc(1 / self.power, x**self.power) / 2
 
-    def unit_moments(self) -> tuple[float, float, float]:
+    def unit_moments_and_information(self) -> tuple[float, float, float]:
         p = self.power
         one, two, three, rest = special.gamma([1 / p, 2 / p, 3 / p, 2 - 1 / p])
         return float(two / one), float(three / one), float(p**2 * rest / one)
 
     def draw_unit_magnitude(self, generator: Generator, size: int) -> Array:
-        """Draw |z|: a power of a gamma."""
+        """Draw gamma values to the power 1/p."""
         return generator.standard_gamma(1 / self.power, size) ** (1 / self.power)
 
-    def unit_lipschitz(self, x: float) -> float:
-        """P x^(p-1) has no bound for p > 1."""
+    def unit_max_slope(self, x: float) -> float:
+        """Return 1 for p = 1, else `inf`: the slope p x^(p-1) has no bound."""
         return 1.0 if self.power == 1 else math.inf
 
     def unit_log_remainder(self, shift: float, orders: Array, start: float) -> Array:
-        """Bound the log of the remainder by the slope of the integrand's log at the start."""
-        return _log_tail_of_power(self, self.power, 1.0, shift, orders, start)
+        """Compute the bound from the slope of the integrand's log at the start."""
+        return _bound_log_remainder_of_power(self, self.power, 1.0, shift, orders, start)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VarianceGamma(Density):
-    """A normal with gamma-distributed variance: its characteristic function is (1 + w^2)^-l.
+    """Normal density with gamma-distributed variance; characteristic function (1 + w^2)^-l.
 
     Args:
-        shape: l, from 1 (Laplace) to 50 (nearly normal); the variance is 2 l scale^2.
+        shape: Exponent l, from 1 (Laplace) to 50 (nearly normal); the variance is 2 l scale^2.
     """
 
     name: ClassVar[str] = "variance-gamma"
-    checks: ClassVar[FieldChecks] = {**Density.checks, "shape": _make_range_check(1.0, MAX_SHAPE)}
+    checks: ClassVar[FieldChecks] = {
+        **Density.checks,
+        "shape": _make_range_check(1.0, MAX_GAMMA_SHAPE),
+    }
     shape: float = 2.0
 
     @property
@@ -494,43 +509,49 @@ class VarianceGamma(Density):
         constant = math.log(math.pi) / 2 + special.gammaln(self.shape) + order * math.log(2)
         return np.where(x < 1e5, bessel, order * np.log(np.maximum(x, 1.0)) - x) - constant
 
-    def unit_tail(self, x: Array) -> Array:
-        """Return the probability above x, to about 1e-11."""
-        knots, spline = _tail_table(self.unit)
+    def unit_tail_probability(self, x: Array) -> Array:
+        """Interpolate P[noise > x]; the error is about 1e-11."""
+        knots, spline = _make_tail_table(self.unit)
         inside = np.minimum(x, knots[-1])
-        far = np.exp(self.unit_log_density(x)) / self._score(knots[-1:])
+        far = np.exp(self.unit_log_density(x)) / self._slope(knots[-1:])
         return np.where(x <= knots[-1], np.clip(spline(inside), 0.0, 0.5), far)
 
-    def unit_moments(self) -> tuple[float, float, float]:
+    def unit_moments_and_information(self) -> tuple[float, float, float]:
         gammas = math.exp(special.gammaln(self.shape + 0.5) - special.gammaln(self.shape))
-        return 2 / math.sqrt(math.pi) * gammas, 2 * self.shape, _fisher_information(self.unit)
+        return (
+            2 / math.sqrt(math.pi) * gammas,
+            2 * self.shape,
+            _compute_fisher_information(self.unit),
+        )
 
     def draw_unit_magnitude(self, generator: Generator, size: int) -> Array:
-        """Draw |z|: a normal times the root of a gamma."""
+        """Draw |normal| times the square root of a gamma value."""
         variance = 2 * generator.standard_gamma(self.shape, size)
         return np.sqrt(variance) * np.abs(generator.standard_normal(size))
 
-    def unit_lipschitz(self, x: float) -> float:
-        """K_(v-1)(x) / K_v(x), v = l - 1/2, is at most 1."""
+    def unit_max_slope(self, x: float) -> float:
+        """Return 1, an upper bound of the slope K_(v-1)(x) / K_v(x), v = l - 1/2."""
         return 1.0
 
-    def _score(self, x: Array) -> Array:
+    def _slope(self, x: Array) -> Array:
+        """Compute -d log z / dx = K_(v-1)(x) / K_v(x), v = l - 1/2."""
         order = self.shape - 0.5
         with np.errstate(all="ignore"):
             ratio = special.kve(order - 1, x) / special.kve(order, x)
         return np.where(np.isfinite(ratio), ratio, 0.0)
 
 
-# --- a density read from a function ---
+# --- density of a user's function, as a table ---
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tabulated(Density):
-    """A density whose logarithm is linear between knots and beyond the last one.
+    """Density whose logarithm is linear between knots, and beyond the last one.
 
     Args:
-        knots: Ascending positions, 2 to 1000; the first is 0.
-        log_values: log z at the knots, up to a constant; not increasing, the last must decrease.
+        knots: Values of |x|, ascending, 2 to 1000; the first is 0.
+        log_values: log z at the knots, up to a constant. They do not increase, and the last value
+            is below the one before it.
     """
 
     name: ClassVar[str] = "tabulated"
@@ -566,42 +587,43 @@ class Tabulated(Density):
 
     @property
     def panel_width(self) -> float:
-        """The first knot: the log density is linear between knots."""
+        """Width of the first piece: the log density is linear on each piece."""
         return self.knots[1]
 
     @property
     def breaks(self) -> Array:
-        """The knots, and points at which the tail has decreased by e^1, e^10, e^100, e^600."""
+        """Knots, and points beyond them where z has decreased by e^1, e^10, e^100, e^600."""
         falls = (
-            np.array([1.0, 10.0, 100.0, MAX_LOG_DECREASE]) / -_linear_pieces(self.unit).slopes[-1]
+            np.array([1.0, 10.0, 100.0, MAX_LOG_DECREASE])
+            / -_compute_linear_pieces(self.unit).slopes[-1]
         )
         return np.append(self.knots, self.knots[-1] + falls)
 
     @property
     def log_concave(self) -> bool:
-        """Whether no piece decreases less steeply than the previous one."""
-        return bool((np.diff(_linear_pieces(self.unit).slopes) <= 0).all())
+        """Whether every piece decreases at least as steeply as the previous one."""
+        return bool((np.diff(_compute_linear_pieces(self.unit).slopes) <= 0).all())
 
     @property
     def inverse_convex(self) -> bool:
-        """The same as `log_concave`: at a knot where the slope rises, 1/z bends down."""
+        """Whether 1/z is convex: only if log z is, because 1/z bends down where the slope rises."""
         return self.log_concave
 
     def unit_log_density(self, x: Array) -> Array:
-        table = _linear_pieces(self.unit)
+        table = _compute_linear_pieces(self.unit)
         beyond = np.maximum(x - self.knots[-1], 0.0) * table.slopes[-1]
         return np.interp(x, self.knots, table.logs) + beyond
 
-    def unit_tail(self, x: Array) -> Array:
-        table = _linear_pieces(self.unit)
+    def unit_tail_probability(self, x: Array) -> Array:
+        table = _compute_linear_pieces(self.unit)
         at = np.minimum(np.searchsorted(self.knots, x, side="right") - 1, len(self.knots) - 1)
         left = x - np.array(self.knots)[at]
-        part = np.exp(table.logs[at]) * _exponential_mass(table.slopes[at], left)
+        part = np.exp(table.logs[at]) * _integrate_exponential(table.slopes[at], left)
         return np.clip(np.append(np.cumsum(table.masses[::-1])[::-1], 0.0)[at] - part, 0.0, 0.5)
 
-    def unit_moments(self) -> tuple[float, float, float]:
-        table = _linear_pieces(self.unit)
-        x, weights, _ = kronrod_rule(np.array(self.knots))
+    def unit_moments_and_information(self) -> tuple[float, float, float]:
+        table = _compute_linear_pieces(self.unit)
+        x, weights, _ = make_kronrod_rule(np.array(self.knots))
         density = weights.ravel() * np.exp(self.unit_log_density(x.ravel()))
         end, rate, mass = self.knots[-1], -table.slopes[-1], table.masses[-1]
         first = density @ x.ravel() + mass * (end + 1 / rate)
@@ -609,8 +631,8 @@ class Tabulated(Density):
         return float(2 * first), float(2 * second), float(2 * table.masses @ table.slopes**2)
 
     def draw_unit_magnitude(self, generator: Generator, size: int) -> Array:
-        """Draw |z|: a piece, then the inverse of the piece's distribution."""
-        table = _linear_pieces(self.unit)
+        """Draw a piece by its probability, then a position in it by inversion."""
+        table = _compute_linear_pieces(self.unit)
         ends = np.cumsum(table.masses)
         at = np.searchsorted(ends, generator.random(size) * ends[-1], side="right")
         at = np.minimum(at, len(ends) - 1)
@@ -622,9 +644,9 @@ class Tabulated(Density):
             cut = -np.log1p(uniform * np.expm1(-np.where(last, np.inf, falls))) / -table.slopes[at]
         return np.array(self.knots)[at] + np.where(last | (falls > 1e-9), cut, uniform * widths)
 
-    def unit_lipschitz(self, x: float) -> float:
-        """The largest slope at x or beyond."""
-        slopes = _linear_pieces(self.unit).slopes
+    def unit_max_slope(self, x: float) -> float:
+        """Compute the steepest slope of the pieces from x on."""
+        slopes = _compute_linear_pieces(self.unit).slopes
         at = int(np.searchsorted(self.knots, x, side="right")) - 1
         return float(-np.min(slopes[at:]))
 
@@ -640,17 +662,17 @@ def tabulate_density(
     knots: int = 100,
     even: bool = False,
 ) -> Tabulated:
-    """Tabulate a density: the logarithm of a function, up to a constant, at `knots` positions.
+    """Make a `Tabulated` density from a function that computes a log density.
 
-    The result is linear between knots and beyond the last. It differs from the function's density,
-    but it is both accounted for *and* sampled.
+    The result is linear in log z between knots and beyond the last one, so it differs slightly from
+    the function's density. Accounting and sampling both use the table.
 
     Args:
-        log_kernel: Function from numbers, (m,), to log densities, (m,).
+        log_kernel: Function from numbers, (m,), to log densities up to a constant, (m,).
         reach: Last knot, in units of the scale; little probability should be beyond it.
-        scale: Unit of the function's argument, above 0.
-        knots: Number of knots, 8 to 1000, closer near 0.
-        even: Whether the function depends on |x| only; then it is never called below 0.
+        scale: Scale of the result, above 0: x of the function is noise / scale.
+        knots: Number of knots, 8 to 1000; they are closer to each other near 0.
+        even: Whether the function depends on |x| only. If so, it is never called for x < 0.
 
     Raises:
         UsageError: A value is not finite, increases with |x|, or differs between x and -x.
@@ -683,7 +705,13 @@ def tabulate_density(
 
 @dataclass(frozen=True, slots=True)
 class _LinearPieces:
-    """The normalised log values at the knots; slope and mass of each piece, the tail last."""
+    """Normalised `Tabulated` density on x >= 0, as its pieces; the tail is the last piece.
+
+    Args:
+        logs: log z at the knots.
+        slopes: Slope of log z on each piece.
+        masses: Probability of each piece; they sum to 1/2.
+    """
 
     logs: Array
     slopes: Array
@@ -691,18 +719,18 @@ class _LinearPieces:
 
 
 @lru_cache(maxsize=64)
-def _linear_pieces(density: Tabulated) -> _LinearPieces:
+def _compute_linear_pieces(density: Tabulated) -> _LinearPieces:
     knots, logs = np.array(density.knots), np.array(density.log_values)
     logs = logs - logs[0]
     slopes = np.diff(logs) / np.diff(knots)
-    masses = np.exp(logs[:-1]) * _exponential_mass(slopes, np.diff(knots))
+    masses = np.exp(logs[:-1]) * _integrate_exponential(slopes, np.diff(knots))
     masses = np.append(masses, np.exp(logs[-1]) / -slopes[-1])
     total = 2 * masses.sum()
     return _LinearPieces(logs - math.log(total), np.append(slopes, slopes[-1]), masses / total)
 
 
-def _exponential_mass(slopes: Array, widths: Array) -> Array:
-    """Return the integral of exp(slope x) from 0 to the width."""
+def _integrate_exponential(slopes: Array, widths: Array) -> Array:
+    """Compute the integral of exp(slope x) over x from 0 to the width."""
     return special.exprel(slopes * widths) * widths
 
 
@@ -714,13 +742,13 @@ def _check_numbers(name: str, values: object) -> tuple[float, ...]:
 
 
 def _check_finite(name: str, value: object) -> float:
-    """Return a finite number as a Python float."""
+    """Check that a value is a finite number of either sign; return it as a Python float."""
     if isinstance(value, (int, float)) and not isinstance(value, bool) and value < 0:
         return -check_positive(name, -value)
     return check_nonnegative(name, value)
 
 
-# --- the table of densities ---
+# --- all densities by name ---
 
 DENSITIES: dict[str, type[Density]] = {
     kind.name: kind
@@ -739,10 +767,12 @@ DENSITIES: dict[str, type[Density]] = {
 
 
 def check_known_density(name: str, value: object) -> Density:
-    """Return a density of the table; a subclass is refused because it could sample another density.
+    """Check that the value's class is one of `DENSITIES`, and return the value.
+
+    A subclass is refused, because it could sample another density than the one accounted for.
 
     Raises:
-        UsageError: The value is not a density of the table.
+        UsageError: The value's class is not in `DENSITIES`.
     """
     if type(value) not in DENSITIES.values():
         raise UsageError(
@@ -753,23 +783,23 @@ def check_known_density(name: str, value: object) -> Density:
 
 
 def density_from_json(values: Mapping[str, Any]) -> Density:
-    """Read the density that `to_json` wrote.
+    """Create a density from the dictionary that `to_json` returned.
 
     Raises:
-        UsageError: A name or number is unknown.
+        UsageError: A name is unknown, or a number is outside its range.
     """
     kind, numbers = resolve_named_type("density", DENSITIES, values)
     return kind(**numbers)
 
 
-def _log_tail_of_power(
+def _bound_log_remainder_of_power(
     density: Density, power: float, rate: float, shift: float, orders: Array, start: float
 ) -> Array:
-    """Bound the remainder of an excess integral for log z(x) = c - rate |x|^p.
+    """Compute `Density.unit_log_remainder` for log z(x) = c - rate |x|^p.
 
-    The integrand is at most 2 exp(G), G(y) = k log z(y - t/2) - (k-1) log z(y + t/2). Beyond the
-    start G' is at most its value -s with the ratio r of the two distances fixed there: s = rate p
-    (y - t/2)^(p-1) (k - (k-1) r^(p-1)). If s > 0, the remainder is at most 2 e^G / s.
+    With y = start and t = shift, the integrand is at most 2 exp(G), G(y) = k log z(y - t/2) -
+    (k-1) log z(y + t/2). Let r = (y + t/2) / (y - t/2). Beyond the start, G' is at most -s with
+    s = rate p (y - t/2)^(p-1) (k - (k-1) r^(p-1)). If s > 0, the remainder is at most 2 e^G / s.
     """
     near, far = start - shift / 2, start + shift / 2
     logs = density.unit_log_density(np.array([near, far]))
@@ -781,26 +811,27 @@ def _log_tail_of_power(
 
 
 @lru_cache(maxsize=64)
-def _tail_table(density: VarianceGamma) -> tuple[Array, CubicHermiteSpline]:
+def _make_tail_table(density: VarianceGamma) -> tuple[Array, CubicHermiteSpline]:
+    """Make a table of P[noise > x]: knots and the spline through them."""
     reach = 12 * math.sqrt(2 * density.shape) + 40
     knots = np.concatenate([[0.0], np.geomspace(1e-7, 0.05, 400), np.arange(0.06, reach, 0.01)])
-    x, weights, _ = kronrod_rule(knots)
+    x, weights, _ = make_kronrod_rule(knots)
     masses = (weights * np.exp(density.unit_log_density(x))).sum(axis=1)
     last = math.exp(float(density.unit_log_density(knots[-1:])[0]))
-    last /= float(density._score(knots[-1:])[0])
+    last /= float(density._slope(knots[-1:])[0])
     above = np.append(np.cumsum(masses[::-1])[::-1], 0.0) + last
     return knots, CubicHermiteSpline(knots, above, -np.exp(density.unit_log_density(knots)))
 
 
 @lru_cache(maxsize=64)
-def _fisher_information(density: VarianceGamma) -> float:
+def _compute_fisher_information(density: VarianceGamma) -> float:
     reach = 12 * math.sqrt(2 * density.shape) + 40
     knots = np.concatenate([[0.0], np.geomspace(1e-9, 0.2, 60), np.arange(0.3, reach, 0.1)])
-    x, weights, _ = kronrod_rule(knots)
+    x, weights, _ = make_kronrod_rule(knots)
     density_at = np.exp(density.unit_log_density(x))
-    return float(2 * (weights * density_at * density._score(x) ** 2).sum())
+    return float(2 * (weights * density_at * density._slope(x) ** 2).sum())
 
 
 def _draw_uniform(generator: Generator, size: int) -> Array:
-    """Draw uniform numbers on (0, 1], never 0."""
+    """Draw uniform numbers from (0, 1], (size,)."""
     return 1.0 - generator.random(size)

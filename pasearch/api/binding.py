@@ -90,14 +90,14 @@ def describe_surroundings(device: str) -> dict[str, Any]:
     """Describe the environment of a run (versions, machine, threads, ...); it reads no record."""
     import torch
 
-    from pasearch.gpu.dense_steps import gpu_library_versions
+    from pasearch.gpu.dense_steps import list_gpu_library_versions
 
     return {
         "versions": list_versions(),
         "machine": [platform.machine(), *describe_processor()],
         "device": torch.cuda.get_device_name() if device == "cuda" else device,
         "threads": torch.get_num_threads(),
-        "libraries": list_blas_libraries() + gpu_library_versions(device),
+        "libraries": list_blas_libraries() + list_gpu_library_versions(device),
         "compiler": read_compiler_environment(),
     }
 

@@ -519,10 +519,13 @@ def make_score_json(
         cells: Entries of the noisy confusion matrix, row by row; empty without one.
     """
     tested, metric = plan.split.test, plan.test_metric if cells else plan.score_metric
-    own, deviation = list(cells) or [points], metric.noise(plan.test.epsilon).standard_deviation
+    own, deviation = (
+        list(cells) or [points],
+        metric.make_noise(plan.test.epsilon).standard_deviation,
+    )
     if cells:
-        points = metric.points(own, tested, deviation)
-    spread = metric.spread(own, tested, deviation)
+        points = metric.compute_points(own, tested, deviation)
+    spread = metric.estimate_spread(own, tested, deviation)
 
     def fraction_of(count: int) -> float:
         return metric.to_metric_value(min(1.0, max(0.0, count / (tested * metric.max_points))))
@@ -535,7 +538,8 @@ def make_score_json(
         "noise": {
             "mechanism": "two-sided geometric",
             "epsilon": plan.test.epsilon,
-            "standard_deviation": metric.slope(points / (tested * metric.max_points)) * spread,
+            "standard_deviation": metric.compute_slope(points / (tested * metric.max_points))
+            * spread,
         },
     }
     if cells:

@@ -306,11 +306,15 @@ def _resolve_noise(
     """Return the request with its recipes' noise of the law asked for, and why, in words."""
     if request.noise is None:
         return request, ""
-    from pasearch.training.encoded.noise_search import SEARCH_OPTION, density_name, parse_density
+    from pasearch.training.encoded.noise_search import (
+        SEARCH_NOISE_OPTION,
+        format_density_name,
+        parse_density,
+    )
 
     if not isinstance(request.noise, str):
         raise UsageError(f"noise is {request.noise!r}: expected a name, such as 'student-t:9'.")
-    law = None if request.noise == SEARCH_OPTION else parse_density(request.noise)
+    law = None if request.noise == SEARCH_NOISE_OPTION else parse_density(request.noise)
     bounds = [resolve_preset(each).get("bounding") for each in request.recipes]
     if not all(bound is not None and bound.limits_coordinates for bound in bounds):
         raise UsageError(
@@ -320,13 +324,13 @@ def _resolve_noise(
     why = f"; noise {request.noise}"
     if law is None:
         law, why = _search_noise(request, dataset, space)
-    chosen = None if density_name(law) == GaussianNoise.name else law.unit.to_json()
+    chosen = None if format_density_name(law) == GaussianNoise.name else law.unit.to_json()
     return replace(request, recipe=[{**each, "noise": chosen} for each in request.recipes]), why
 
 
 def _search_noise(request: SearchRequest, dataset: Dataset, space: Space) -> tuple[Density, str]:
     from pasearch.training.encoded.gradients import EncodedClipping
-    from pasearch.training.encoded.noise_search import density_name, rank_densities
+    from pasearch.training.encoded.noise_search import format_density_name, rank_densities
 
     if dataset.schema.undeclared:
         raise UsageError(
@@ -345,10 +349,11 @@ def _search_noise(request: SearchRequest, dataset: Dataset, space: Space) -> tup
         budget=request.total.resolve(dataset.n),
         bounding=recipe.bounding,
     )
-    best, name = found[0], density_name(found[0].density)
-    second = next(each for each in found if density_name(each.density) != name)
+    best, name = found[0], format_density_name(found[0].density)
+    second = next(each for each in found if format_density_name(each.density) != name)
+    rival = format_density_name(second.density)
     return best.density, (
-        f"; noise {name}, of the least error at equal price (next: {density_name(second.density)}, "
+        f"; noise {name}, of the least error at equal price (next: {rival}, "
         f"{second.l1 / best.l1:.3f} times)"
     )
 

@@ -321,7 +321,7 @@ class CrossoverStudy:
             return 1.0
         metric = METRICS[self.metric]
         found = compute_metric_counts(network, held, metric, device=self.device)
-        return 1.0 - metric.points(found, len(held)) / (len(held) * metric.max_points)
+        return 1.0 - metric.compute_points(found, len(held)) / (len(held) * metric.max_points)
 
     def _split(self, keys: Keys, repeat: int) -> tuple[np.ndarray, np.ndarray]:
         n, draw = self.dataset.n, keys.stream("split", repeat).generator()

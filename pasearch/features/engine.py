@@ -105,7 +105,7 @@ class PublicRecordAccess(RecordAccess):
         """Count the models' exact scores on held-out records."""
         seen = self._held_out[1]
         counts = count_for_models(models, seen, self.metric)
-        return [self.metric.points(own, len(seen)) for own in counts]
+        return [self.metric.compute_points(own, len(seen)) for own in counts]
 
     def make_scorer(self) -> SetScorer:
         """Make the function that scores feature sets exactly on held-out public records."""

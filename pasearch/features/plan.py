@@ -113,7 +113,7 @@ class FeaturePlan(CalibratedPlan):
         return self._score(TEST_LINE)
 
     def _score(self, line: str) -> ScoreNoise:
-        return self.score_metric.noise(self.noise(line))
+        return self.score_metric.make_noise(self.noise(line))
 
     @property
     def model_noise(self) -> float | None:

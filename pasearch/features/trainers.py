@@ -101,7 +101,7 @@ def count_for_models(
         ]
         if metric.needs_probabilities:
             scores = [(link, log_odds(each, link)) for link, each in scores]
-        counted = (metric.counts(each, part.y, part.valid) for _, each in scores)
+        counted = (metric.compute_counts(each, part.y, part.valid) for _, each in scores)
         found.append(np.array(list(counted), np.int64))
     return np.sum(found, axis=0).tolist()
 

@@ -1,11 +1,12 @@
-"""Loading of the GPU kernels (`kernels`), and their inputs for noise and dropout masks.
+"""Loading and test of the GPU kernels (module `kernels`), and their inputs for random numbers.
 
-A key serves a block of steps: the step is part of the counter, and so are 61 further secret bits of
-noise. The numbers drawn in a step depend on stream and step alone.
+One key serves a block of training steps. The counter of the generator contains the index of the
+step in its block and, for noise, 61 further secret bits. So the random numbers of a step depend
+only on the random stream and the step.
 
-Triton compiles the kernels for the present GPU. Before a process uses them it tests them on public
-numbers: their bits must be Philox's, and their noise, of 2^20 numbers, must equal exact arithmetic
-to the last bit. If a test fails, PyTorch is used.
+Triton compiles the kernels for the GPU in use. Each process tests them on public numbers first:
+their bits must be those of Philox, and 2^20 noisy values must equal exact arithmetic in every bit.
+If the test fails, PyTorch is used instead.
 
 Proof: docs/guarantees/randomness.md, docs/guarantees/floating-point.md ("On a GPU").
 """
@@ -38,26 +39,26 @@ NO_TRITON_VARIABLE = "PASEARCH_NO_TRITON"
 """Environment variable that disables these kernels."""
 
 STEP_NUMBERS = 10
-"""Number of inputs for a step's noise: the fields from `gpu.kernels.NOISE_SCALE` on."""
+"""Number of inputs of a step: the fields of `gpu.kernels` from `NOISE_SCALE` on."""
 
 NO_STEP = 2**30
-"""Value of the note if no step may be wrong."""
+"""Value of "first step that may be wrong" if there is no such step."""
 
 PHILOX_TEST_WORDS = (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)
-"""Philox's words for key 0 and counter 0, 32 bits each: the test of its authors."""
+"""32-bit words of Philox for key 0 and counter 0: the test case of its authors."""
 
 TEST_NUMBERS = 2**20
-"""Number of values whose noise is compared in the test."""
+"""Number of noisy values that the test compares with exact arithmetic."""
 
 
 def load_kernels(device: torch.device | str) -> ModuleType | None:
-    """Load the kernels for a GPU; None on a CPU, and if they cannot be used."""
+    """Load and test the kernels once for a GPU; None on a CPU, or if they cannot be used."""
     kind = device if isinstance(device, str) else device.type
     return _load_noise_kernels(kind, cuda_device_index(kind)) if kind == "cuda" else None
 
 
 def cuda_device_index(device: str) -> int:
-    """Return the index of PyTorch's current CUDA device; -1 on a CPU."""
+    """Get the index of PyTorch's current CUDA device; -1 on a CPU."""
     import torch
 
     there = torch.cuda.is_initialized() or torch.cuda.is_available()
@@ -66,14 +67,20 @@ def cuda_device_index(device: str) -> int:
 
 @cache
 def _load_noise_kernels(kind: str, number: int) -> ModuleType | None:
+    """Load the noise kernels once per device index `number`."""
     off = os.environ.get(NO_TRITON_VARIABLE, "0") != "0"
     if off or importlib.util.find_spec("triton") is None:
         return None
-    return load_if_usable("pasearch.gpu.kernels", lambda code: _check_noise_kernels(code, kind))
+    return load_if_usable("pasearch.gpu.kernels", lambda code: _are_noise_kernels_exact(code, kind))
 
 
 def load_if_usable(module: str, agrees: Callable[[ModuleType], bool]) -> ModuleType | None:
-    """Load and test kernels; None, with a warning, if they cannot be compiled or used."""
+    """Import a module of kernels, and test it; None, with a warning, if that fails.
+
+    Args:
+        module: Name of the module.
+        agrees: Test function; True if the results of the module are correct.
+    """
     try:
         with status_message.show_status(status_message.COMPILING_STATUS):
             code = importlib.import_module(module)
@@ -93,11 +100,11 @@ def load_if_usable(module: str, agrees: Callable[[ModuleType], bool]) -> ModuleT
     return None
 
 
-def _check_noise_kernels(code: Any, device: str) -> bool:
-    """Whether bits are Philox's, noise is exact to the bit, and updates equal numpy's."""
+def _are_noise_kernels_exact(code: Any, device: str) -> bool:
+    """Check that bits are those of Philox, noise is exact, and weight updates equal NumPy's."""
     import torch
 
-    drawn = [int(each) % 2**64 for each in code.philox_words(1, 0, 0, 0, device).tolist()]
+    drawn = [int(each) % 2**64 for each in code.draw_philox_words(1, 0, 0, 0, device).tolist()]
     if drawn != [
         PHILOX_TEST_WORDS[1] << 32 | PHILOX_TEST_WORDS[0],
         PHILOX_TEST_WORDS[3] << 32 | PHILOX_TEST_WORDS[2],
@@ -107,29 +114,37 @@ def _check_noise_kernels(code: Any, device: str) -> bool:
     sums = torch.linspace(-40.0, 40.0, TEST_NUMBERS, device=device)
     exact, weights = sums.clone(), sums.flip(0).sin()
     before = weights.clone().cpu().numpy()
-    key, begin, _ = noise_key(stream, 0)
+    key, begin, _ = derive_noise_key(stream, 0)
     packed = pack_noise_inputs([scale], key, begin)
     packed.view(np.float64)[:, [2, 4]] = rate, share
     given, noted = torch.from_numpy(packed).to(device), torch.full((), NO_STEP, dtype=torch.int32)
     noted, doubts = noted.to(device), code.allocate_doubts(TEST_NUMBERS, device)
-    row = [*row_addresses(given, sums, noted, doubts, weights), TEST_NUMBERS, given.shape[1]]
+    row = [*list_row_addresses(given, sums, noted, doubts, weights), TEST_NUMBERS, given.shape[1]]
     step = torch.zeros((), dtype=torch.int64, device=device)
     code.release(code.list_work(TEST_NUMBERS, device), torch.tensor([row], device=device), step)
-    words = code.philox_words(count_pairs(TEST_NUMBERS), key, begin, 0, device)
+    words = code.draw_philox_words(count_pairs(TEST_NUMBERS), key, begin, 0, device)
     normals_from_words(words, TEST_NUMBERS, stream, 0).add_to(exact, scale)
     moved = before - sums.cpu().numpy() * share * rate
     alike = bool(torch.equal(sums, exact)) and np.array_equal(weights.cpu().numpy(), moved)
     return int(noted) == NO_STEP and alike
 
 
-def row_addresses(
+def list_row_addresses(
     given: torch.Tensor,
     sums: torch.Tensor,
     noted: torch.Tensor,
     doubts: torch.Tensor,
     weights: torch.Tensor | None = None,
 ) -> list[int]:
-    """Return the first fields of a row of `release`, for a sum that updates at most weights."""
+    """List the address fields of one sum, as `kernels.release` reads them (`INPUTS_ADDRESS` ...).
+
+    Args:
+        given: Packed inputs of the steps.
+        sums: Flat sum.
+        noted: First step that may be wrong, int32, ().
+        doubts: Buffer for values with uncertain rounding, from `kernels.allocate_doubts`.
+        weights: Weights to update by the sum. None: none.
+    """
     moves = 0 if weights is None else weights.data_ptr()
     return [given.data_ptr(), sums.data_ptr(), moves, *4 * [0], noted.data_ptr(), doubts.data_ptr()]
 
@@ -137,13 +152,13 @@ def row_addresses(
 def pack_noise_inputs(
     scales: list[float], key: int, begin: int, more: int = 0
 ) -> np.ndarray[Any, Any]:
-    """Pack the noise inputs of a block's steps, int64, (steps, STEP_NUMBERS + more).
+    """Pack the noise inputs of a block's steps, int64, (STEPS_PER_BLOCK, STEP_NUMBERS + more).
 
     Args:
-        scales: Standard deviations of the first steps; later steps have the last one's.
-        key: Key from `noise_key`, 64 bits.
-        begin: Start of the counter from `noise_key`, 61 bits.
-        more: Number of further fields per step, initially 0.
+        scales: Standard deviations of the noise of the first steps. Later steps use the last one.
+        key: Key from `derive_noise_key`, 64 bits.
+        begin: Counter start from `derive_noise_key`, 61 bits.
+        more: Number of further fields per step, which are 0.
     """
     if not scales:
         raise ValueError("scales is empty: expected at least one standard deviation.")
@@ -161,13 +176,13 @@ def pack_noise_inputs(
     return given
 
 
-def noise_key(stream: Stream, step: int) -> tuple[int, int, int]:
-    """Return the key of a step's noise, its counter's start, and the step's index in its block."""
+def derive_noise_key(stream: Stream, step: int) -> tuple[int, int, int]:
+    """Derive the noise key of a step, the counter start, and the step's index in its block."""
     block, within = divmod(step, STEPS_PER_BLOCK)
     return *stream.child("blocks").seed_and_offset(block), within
 
 
-def mask_key(stream: Stream, step: int) -> tuple[int, int]:
-    """Return the key of a step's dropout masks, and the step's index in its block."""
+def derive_mask_key(stream: Stream, step: int) -> tuple[int, int]:
+    """Derive the key of a step's dropout masks, and the step's index in its block."""
     block, within = divmod(step, STEPS_PER_BLOCK)
     return stream.child("blocks").seed64(block), within

@@ -1,21 +1,22 @@
 """Triton kernels for training steps of chains of linear layers, for many trainings at once.
 
-    first            h = phi(x W^T + b), with dropout, of the first layer; for the
-                     last layer the loss's gradient                                  a layer's tiles
-    forward          the same, of another layer                                      a layer's tiles
-    backward         d_(l-1) = (d_l W_l) * phi'(h_(l-1)), with dropout               a layer's tiles
+Each kernel, and the work of one of its GPU programs:
+
+    first            h = phi(x W^T + b), with dropout, of the first layer; if it is
+                     the last layer, the gradient of the loss                        one tile
+    forward          the same, of another layer                                      one tile
+    backward         d_(l-1) = (d_l W_l) * phi'(h_(l-1)), with dropout               one tile
     factors          c_i = min(most, top / (||g_i|| slack + plus)), 0 for a null record;
-                     c * d; and records are copied to consecutive rows for `sums`    a record
-    sums             (c * d)^T x, and the sums of c * d, of all layers               their tiles
+                     c * d; and records are copied to consecutive rows for `sums`    one record
+    sums             (c * d)^T x, and the sums of c * d, of all layers               one tile
 
-A program reads its training, layer and tile from a list of work. So one call serves all trainings
-of a generation, and the result of one does not depend on the others. Rows beyond the batch are
-skipped. The formulas are those of `training.dense`; norms are summed in float64. A null record, or
-one that is not finite, adds c * d = 0 times its inputs. These are overwritten by 0, because they
-may be NaN.
+A program reads its training, layer and tile from a list of work. So one call serves many trainings,
+and the result of one training does not depend on the others. Rows beyond the batch are skipped. The
+formulas are those of `training.dense`; norms are summed in float64. A null record, or one that is
+not finite, has c * d = 0. Its inputs are overwritten by 0, because 0 times NaN would be NaN.
 
-Products use bfloat16 halves (`dense_steps`): x = x1 + x2 + rest, and a b = a1 b1 + a1 b2 + a2 b1.
-Factors are stored as halves: in each row first all high ones.
+Products use bfloat16 halves (module `dense_steps`): a = a1 + a2 + rest, and a b is computed as
+a1 b1 + a1 b2 + a2 b1. Each row holds all high halves, then all low halves.
 
 Proof: docs/guarantees/dp-sgd.md ("On a GPU").
 """
@@ -94,16 +95,17 @@ address of the halves, and stride."""
 ALIGNMENT = 8
 """Number of halves that are read at once if rows begin at multiples of it."""
 
-FACTOR_RECORDS = 1  # records of a program of `factors`
-FACTOR_COLUMNS = 1024  # numbers of a record that it reads at once
+FACTOR_RECORDS = 1  # number of records per program of `factors`
+FACTOR_COLUMNS = 1024  # number of values of a record that a program of `factors` reads at once
 
 SUM_BLOCK_RECORDS = 32
-"""Number of records whose gradients are summed in float32; sums of blocks are added in float64.
-Half of the CPU's block (`record_sums`): three products of halves add three terms per record, and
-matrix units may truncate instead of rounding."""
+"""Number of records of a block, whose gradients are summed in float32; blocks are added in float64.
+It is half of the CPU's block (`record_sums`): products of halves add three terms per record, and
+matrix units may truncate instead of rounding.
+"""
 
 MAX_SQUARED_NORM = float(np.finfo(np.float32).max)
-"""Largest squared norm, as in the compiled CPU kernels."""
+"""Maximum squared norm; a record with a larger one adds 0. The same as in the CPU kernels."""
 
 _MAX_SQUARED_NORM = tl.constexpr(MAX_SQUARED_NORM)
 _LAYER_FIELDS = tl.constexpr(LAYER_FIELDS)
@@ -115,7 +117,7 @@ _SIGMOID_CODE = tl.constexpr(3)
 
 @triton.jit
 def _activate(z, code):
-    """Compute phi(z): tanh, ReLU, sigmoid, or z."""
+    """Compute phi(z): tanh, ReLU, sigmoid or the identity."""
     if code == _TANH_CODE:
         small = tl.exp(-2.0 * tl.abs(z))
         size = (1.0 - small) / (1.0 + small)
@@ -141,7 +143,7 @@ def _activation_gradient(d, h, code):
 
 @triton.jit
 def _draw_keep_mask(own, layer, rows, cols, step):
-    """Draw the dropout mask of a layer's outputs."""
+    """Draw the dropout mask of a layer's outputs: True where outputs are kept."""
     kept = (rows[:, None] >= 0) & (cols[None, :] >= 0)
     least = tl.load(layer + DROP_THRESHOLD)
     if least > 0:
@@ -167,6 +169,7 @@ def _load_count(at, IS_EVEN: tl.constexpr):
 
 @triton.jit
 def _load_halves_address(at, IS_EVEN: tl.constexpr):
+    """Load the address of halves; IS_EVEN states that it is a multiple of 16."""
     found = tl.load(at).to(tl.pointer_type(tl.bfloat16))
     if IS_EVEN:
         found = tl.multiple_of(found, 16)
@@ -175,7 +178,7 @@ def _load_halves_address(at, IS_EVEN: tl.constexpr):
 
 @triton.jit
 def _load_work_item(work, trainings, layers, WIDE: tl.constexpr, MANY: tl.constexpr):
-    """Load a program's work: rows of training and layer, index of the layer, and of the tile."""
+    """Load a program's work: addresses of training and layer, layer index, tile row and column."""
     item = work + 4 * tl.program_id(0)
     training, place = tl.load(item), tl.load(item + 1)
     own, layer = trainings + training * WIDE, layers + (training * MANY + place + 1) * _LAYER_FIELDS
@@ -184,20 +187,21 @@ def _load_work_item(work, trainings, layers, WIDE: tl.constexpr, MANY: tl.conste
 
 @triton.jit
 def _load_step(own, at):
-    """Load the step of its block, and the number of records of its batch."""
+    """Load the index of the step in its block, and the number of records of its batch."""
     step = tl.load(at)
     return step, tl.load(as_int_address(tl.load(own + BATCH_SIZES_ADDRESS)) + step)
 
 
 @triton.jit
 def _load_record_indices(own, step, rows, there):
+    """Load the indices of a batch's records, int64; 0 beyond the batch."""
     chosen = as_int_address(tl.load(own + INDICES_ADDRESS)) + step * tl.load(own + ROWS_PER_STEP)
     return tl.load(chosen + rows, mask=there, other=0).to(tl.int64)
 
 
 @triton.jit
 def _locate_records(own, layer, step, rows, there, IS_EVEN: tl.constexpr):
-    """Return the address of the records, the start of each row, and the distance of low halves."""
+    """Locate the records: base address, start of each row, distance from high to low halves."""
     apart = _load_count(layer + INPUT_COUNT, IS_EVEN)
     return (
         _load_halves_address(own + RECORDS_ADDRESS, IS_EVEN),
@@ -208,7 +212,7 @@ def _locate_records(own, layer, step, rows, there, IS_EVEN: tl.constexpr):
 
 @triton.jit
 def _locate_layer_inputs(layer, rows):
-    """Locate a layer's inputs, the previous layer's outputs, in the same form."""
+    """Locate a layer's inputs (the previous layer's outputs), like `_locate_records`."""
     apart = _load_count(layer - _LAYER_FIELDS + ROW_STRIDE, True)
     return (
         _load_halves_address(layer - _LAYER_FIELDS + DROPPED_OUTPUT_ADDRESS, True),
@@ -218,11 +222,12 @@ def _locate_layer_inputs(layer, rows):
 
 
 _IS_COMPILED = tl.constexpr(isinstance(_load_record_indices, triton.runtime.JITFunction))
-"""Whether kernels are compiled; interpreted ones can multiply only float32 numbers."""
+"""Whether kernels are compiled; Triton's interpreter can multiply only float32 matrices."""
 
 
 @triton.jit
 def _dot(a, b, found):
+    """Compute found + a b."""
     if _IS_COMPILED:
         found = tl.dot(a, b, found)
     else:
@@ -232,12 +237,13 @@ def _dot(a, b, found):
 
 @triton.jit
 def _dot_halves(a1, a2, b1, b2, found):
-    """Return found + a b for halves."""
+    """Compute found + a b from the halves of a and b, without the product of low halves."""
     return _dot(a1, b1, _dot(a2, b1, _dot(a1, b2, found)))
 
 
 @triton.jit
 def _store_halves(at, rows, cols, stride, values, mask):
+    """Store float32 values as halves."""
     first, second = split_halves(values)
     where = rows[:, None] * 2 * stride + cols[None, :]
     tl.store(at + where, first, mask=mask)
@@ -269,7 +275,7 @@ def _linear_forward(
 
 @triton.jit
 def _store_outputs(own, layer, place, step, rows, cols, there, z):
-    """Store a layer's outputs, or the gradient of the loss."""
+    """Store a layer's outputs; for the last layer, the gradient of the loss instead."""
     wide = cols < _load_count(layer + OUTPUT_COUNT, False)
     stride = _load_count(layer + ROW_STRIDE, True)
     bias = tl.load(layer + BIAS_ADDRESS)
@@ -314,6 +320,7 @@ def _forward(
     work, trainings, layers, at, WIDE: tl.constexpr, MANY: tl.constexpr, IS_EVEN: tl.constexpr,
     OF_RECORDS: tl.constexpr, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
 ):  # fmt: skip
+    """Compute a tile of a layer's outputs; OF_RECORDS: its inputs are the records."""
     own, layer, place, row, column = _load_work_item(work, trainings, layers, WIDE, MANY)
     step, size = _load_step(own, at)
     if row * M < size:
@@ -362,6 +369,7 @@ def _backward(
     work, trainings, layers, at, WIDE: tl.constexpr, MANY: tl.constexpr, IS_EVEN: tl.constexpr,
     M: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
 ):  # fmt: skip
+    """Compute a tile of the gradient with respect to the previous layer's outputs."""
     own, layer, _, row, column = _load_work_item(work, trainings, layers, WIDE, MANY)
     _, size = _load_step(own, at)
     if row * M < size:
@@ -462,6 +470,7 @@ def _factors(
     work, trainings, layers, at, WIDE: tl.constexpr, MANY: tl.constexpr, IS_EVEN: tl.constexpr,
     M: tl.constexpr, K: tl.constexpr,
 ):  # fmt: skip
+    """Scale the gradients of some records by their clipping factors, and copy the records."""
     own, first, _, row, _ = _load_work_item(work, trainings, layers, WIDE, MANY)
     step, size = _load_step(own, at)
     if row == 0:  # the last step's doubts have been settled
@@ -506,7 +515,7 @@ def _factors(
 
 @triton.jit
 def _sum_products(layer, size, outs, ins, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr):
-    """Compute (c * d)^T x, float64, for some outputs and inputs: blocks of K records in float32."""
+    """Compute a tile of (c * d)^T x: blocks of K records in float32, the total in float64."""
     halved = _load_halves_address(layer + GRADIENT_HALVES_ADDRESS, True)
     stride = _load_count(layer + ROW_STRIDE, True)
     total = tl.zeros((M, N), tl.float64)
@@ -528,6 +537,7 @@ def _sum_products(layer, size, outs, ins, M: tl.constexpr, N: tl.constexpr, K: t
 
 @triton.jit
 def _store_sum(own, layer, outs, ins, found, IS_EVEN: tl.constexpr):
+    """Store a tile of a layer's sum in the flat sum."""
     inputs = _load_count(layer + INPUT_COUNT, IS_EVEN)
     place = _load_count(layer + WEIGHT_SUM_INDEX, IS_EVEN)
     where = outs[:, None] * inputs + ins[None, :]
@@ -540,6 +550,7 @@ def _sums(
     work, trainings, layers, at, WIDE: tl.constexpr, MANY: tl.constexpr, IS_EVEN: tl.constexpr,
     M: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
 ):  # fmt: skip
+    """Compute a tile of a layer's sum of gradients; column -1: of its bias."""
     own, layer, _, row, column = _load_work_item(work, trainings, layers, WIDE, MANY)
     _, size = _load_step(own, at)
     outs, ins = row * M + tl.arange(0, M), column * N + tl.arange(0, N)
@@ -568,9 +579,13 @@ def _sums(
 
 
 def run_kernel(name: str, work: Any, *tables: Any, **sizes: Any) -> None:
-    """Call a kernel for a list of work, (programs, 4): training, layer, and a tile's two indices.
+    """Call a kernel for a list of work.
 
-    The kernel of the first layer is compiled for records instead of a layer's outputs.
+    Args:
+        name: "first", "forward", "backward", "factors" or "sums".
+        work: Training, layer, row and column of the tile of each program, int32, (programs, 4).
+        tables: Table of trainings, table of layers, index of the step.
+        sizes: Compile-time constants of the kernel.
     """
     if name in ("first", "forward"):
         name, sizes = "forward", sizes | {"OF_RECORDS": name == "first"}

@@ -1,24 +1,24 @@
-"""Training steps of dense networks in GPU kernels, for all trainings of a generation at once.
+"""Training steps of dense networks in GPU kernels, for many trainings at once.
 
-    a step    forward of each layer, backward of each, factors, sums, noise and update: nine calls
-              for three layers, for any number of trainings
-    a block   1,024 steps: its batches, keys and noise multipliers are copied to the GPU before it
-    a round   steps of one block: the calls of `GRAPH_STEPS` steps are captured once, as a CUDA
-              graph, and replayed; the GPU counts the steps
+    a step    kernel calls for the forward and the backward pass of each layer, clipping factors,
+              sums, noise and update: nine calls for three layers, for any number of trainings
+    a block   1,024 steps: their batches, keys and noise multipliers are copied to the GPU at once
+    a round   some steps of one block: the calls of `GRAPH_STEPS` steps are captured once, as a
+              CUDA graph, and replayed; the GPU counts the steps
 
-The result of a training follows from its own keys, not from trainings with which it shares calls.
-During a round the GPU notes the first step that may be wrong: 127 bits did not determine a number,
-or a batch has more records than its padding. Steps before it are correct, and that one is repeated
-with exact arithmetic (`rounds`), from the same keys.
+The result of a training depends on its own keys, not on the trainings that share its calls. During
+a round the GPU notes the first step that may be wrong: 127 random bits did not determine how a
+value is rounded, or a batch has more records than its padding. Steps before it are correct. This
+step is repeated with exact arithmetic (module `rounds`), from the same keys.
 
-Products use bfloat16 halves:
+Matrix products use pairs of bfloat16 numbers, called halves of a float32 number:
 
-    a number   the nearest bfloat16 number, and the one nearest to the rest (`write_halves`)
-    a row      first all high halves, then all low ones, padded with zeros
+    a number   high half: the nearest bfloat16 number; low half: the one nearest to the difference
+    a row      all high halves, then all low halves, padded with zeros
 
 With a = a1 + a2 + rest and d = d1 + d2 + rest, a record adds (d1 + d2)(a1 + a2)^T - d2 a2^T to a
 sum. As |rest| <= 2^-17 |a| and |a2| <= 2^-8 |a|, and the same for d, its norm is at most |d| |a|
-((1 + 2^-17)^2 + 2^-16) < |d| |a| (1 + 2^-14): norms are multiplied by that.
+((1 + 2^-17)^2 + 2^-16) < |d| |a| (1 + 2^-14). So norms are multiplied by 1 + 2^-14.
 
 Source: docs/rules.md, rules 7, 11 and 14. Proof: docs/guarantees/dp-sgd.md and floating-point.md
 ("On a GPU").
@@ -44,10 +44,10 @@ from pasearch.gpu.bits import NO_STEP, STEP_NUMBERS, STEPS_PER_BLOCK
 from pasearch.gpu.rounds import (
     MAX_FLOAT32_ROWS,
     BatchBlocks,
+    compute_padded_width,
     copy_to_device,
     has_moderate_grids,
     pack_step_inputs,
-    padded_width,
 )
 from pasearch.runs.keys import Stream, to_int64
 from pasearch.runs.normals import count_pairs
@@ -64,16 +64,24 @@ from pasearch.training.record_sums import SumBuffers, flatten_parameters
 if TYPE_CHECKING:
     from pasearch.training.recipe import Recipe
 
-HALVES_SLACK = FLOAT32_SLACK * (
-    1.0 + 2.0**-14
-)  # factor of norms whose gradients are products of halves
-HALVES_ALIGNMENT = 8  # number of halves that are read at once
-HALVING_RECORDS = 4096  # number of records that are split at once
+HALVES_SLACK = FLOAT32_SLACK * (1.0 + 2.0**-14)
+"""Factor of the norms of gradients that are products of halves, for their rounding errors."""
+HALVES_PER_READ = 8
+"""Number of halves that a kernel reads at once; the length of a row is a multiple of it."""
+MAX_HALVED_RECORDS = 4096
+"""Maximum number of records that are split into halves at once, to limit memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class LayerBuffers:
-    """A layer's buffers: outputs, halves of outputs with dropout, gradients and their halves."""
+    """Buffers of one layer for a batch.
+
+    Args:
+        output: Outputs before dropout; infinite where dropout removes them.
+        dropped_output: Halves of the outputs after dropout.
+        gradient: Gradient with respect to the outputs.
+        gradient_halves: Halves of that gradient.
+    """
 
     output: Tensor
     dropped_output: Tensor
@@ -81,7 +89,7 @@ class LayerBuffers:
     gradient_halves: Tensor
 
     @classmethod
-    def of(cls, like: Tensor, rows: int, outputs: int) -> LayerBuffers:
+    def allocate(cls, like: Tensor, rows: int, outputs: int) -> LayerBuffers:
         """Allocate buffers with the dtype and device of `like`."""
         dropped, halves = (allocate_halves(like, rows, outputs) for _ in range(2))
         output, gradient = (like.new_zeros((rows, dropped.shape[1] // 2)) for _ in range(2))
@@ -89,18 +97,18 @@ class LayerBuffers:
 
 
 class HalvedRecords:
-    """Records as halves, (n, 2, numbers of a record), and their squared norms, float64, (n,)."""
+    """Records as halves, (n, 2, numbers per record), and their squared norms, float64, (n,)."""
 
     def __init__(self, x: Tensor):
         rows = x.flatten(1)
-        self.x = x  # keeps the memory, whose address is the key
+        self.x = x  # keeps the memory alive, because its address is the key in `TrainingGroup`
         shape, device = (len(rows), 2, rows.shape[1]), x.device
         self.halves = torch.empty(shape, dtype=torch.bfloat16, device=device)
         self.squares = torch.empty(len(rows), dtype=torch.float64, device=device)
         parts = (
-            rows.split(HALVING_RECORDS),
-            self.halves.split(HALVING_RECORDS),
-            self.squares.split(HALVING_RECORDS),
+            rows.split(MAX_HALVED_RECORDS),
+            self.halves.split(MAX_HALVED_RECORDS),
+            self.squares.split(MAX_HALVED_RECORDS),
         )
         for part, own, squares in zip(*parts, strict=True):
             write_halves(part, own[:, 0], own[:, 1])
@@ -109,64 +117,70 @@ class HalvedRecords:
 
 
 def allocate_halves(like: Tensor, rows: int, width: int) -> Tensor:
-    """Allocate rows of halves on the device of `like`."""
+    """Allocate rows of `width` pairs of halves, padded, on the device of `like`."""
     return like.new_zeros(
-        (rows, 2 * HALVES_ALIGNMENT * -(-width // HALVES_ALIGNMENT)), dtype=torch.bfloat16
+        (rows, 2 * HALVES_PER_READ * -(-width // HALVES_PER_READ)), dtype=torch.bfloat16
     )
 
 
 def write_halves(values: Tensor, first: Tensor, second: Tensor) -> None:
-    """Write the bfloat16 number nearest to each float32 one, and the one nearest to the rest."""
+    """Write the high halves of float32 numbers to `first`, and the low halves to `second`."""
     first.copy_(values)
     second.copy_(values - first.float())
 
 
 def split_halves(values: Tensor) -> tuple[Tensor, Tensor]:
-    """Return numbers as two flat buffers of halves."""
+    """Split float32 numbers into two new buffers: high halves, low halves."""
     first, second = (torch.empty_like(values, dtype=torch.bfloat16) for _ in range(2))
     write_halves(values.detach(), first, second)
     return first, second
 
 
 def record_device_event(device: torch.device) -> Any:
-    """Record an event after all previous work on the device; None on a CPU."""
+    """Record a CUDA event after all previous work on the device; None on a CPU."""
     return torch.cuda.current_stream(device).record_event() if device.type == "cuda" else None
 
 
 def wait_for_event(event: Any) -> None:
-    """Let later work on the device wait for an event."""
+    """Let later work on the device wait for a CUDA event; None: nothing to wait for."""
     if event is not None:
         event.wait()
 
 
-MAX_OUTPUTS = 64
-"""Largest number of outputs of a network: its loss is computed within one tile."""
+MAX_NETWORK_OUTPUTS = 64
+"""Maximum number of outputs of a network, because its loss is computed within one tile."""
 
 GRAPH_STEPS = 16
-"""Number of steps of one CUDA graph."""
+"""Number of steps in one CUDA graph."""
 
 KEEP_SUMS = False
-"""Whether a step's noisy sum is stored; only tests need it."""
+"""Whether to store a step's noisy sum; only tests read it."""
 
 PADDING_DEVIATIONS = 6.0
-"""Padding of a batch above its mean size, in standard deviations; unused rows cost nothing here."""
+"""Padding of a batch above its mean size, in standard deviations; kernels skip unused rows."""
 
-MAX_TILE_ROWS = 128  # rows of a tile
-MAX_INDEXED_NUMBERS = 2**31  # records, numbers of a layer's rows, weights: 32-bit indices
+MAX_TILE_ROWS = 128
+"""Maximum number of rows of a tile."""
+MAX_INDEXED_NUMBERS = 2**31
+"""Limit of the numbers of records, of values in a layer's rows, and of weights: 32-bit indices."""
 
 LAYER_ROWS_MULTIPLE = 8
-"""Number of layer rows per training is a multiple of this; kernels are compiled for each."""
+"""The number of table rows per training is a multiple of this. Kernels are compiled for each such
+number.
+"""
 
 MAX_SMALL_BATCH = 256
-"""Largest number of rows of a batch that uses the small tiles."""
+"""Maximum number of rows of a batch that uses `SMALL_BATCH_TILES`."""
 
 Tile = dict[str, int]
-"""Rows, columns and inner size of a program's tile, and its warps and stages."""
+"""Tile of a matrix that one GPU program computes: rows M, columns N, inner size K; and the warps
+and pipeline stages of the program.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """The tiles of each product: forward of the first layer and of the others, backward, sums."""
+    """Tiles of each matrix product: forward pass (first layer, others), backward pass, sums."""
 
     first: Tile
     forward: Tile
@@ -188,13 +202,13 @@ LARGE_BATCH_TILES = Tiles(
 )
 
 WorkItems = list[tuple[int, int, int]]
-"""Work of programs: a layer, and two indices of a tile."""
+"""Work of GPU programs, one item each: layer, row and column of the tile."""
 
 
 def can_use_gpu_steps(
     prepared: PreparedNetwork, slots: DeviceRecords, recipe: Recipe, streams: Mapping[str, Stream]
 ) -> bool:
-    """Check whether these kernels support a training's steps."""
+    """Check whether the kernels support a training with this network, data and recipe."""
     dense, bounding, x, y = prepared.dense, recipe.bounding, slots.x, slots.y
     if dense is None or dense.joined or type(x) is not Tensor:
         return False
@@ -209,33 +223,33 @@ def can_use_gpu_steps(
     known = y.dtype is torch.int64 or (y.dtype is torch.float32 and dense.outputs == 1)
     known &= {p.dtype for p in (*prepared.network.parameters(), x)} == {torch.float32}
     known &= dense.activations[-1] is None and dense.dropouts[-1] is None
-    known &= dense.dropouts[0] is None and dense.outputs <= MAX_OUTPUTS
+    known &= dense.dropouts[0] is None and dense.outputs <= MAX_NETWORK_OUTPUTS
     n, most = len(y), min(recipe.chunk, slots.rows)
     known &= has_moderate_grids(recipe, n)
-    rows = padded_width(recipe.make_batching(n), n, PADDING_DEVIATIONS)
+    rows = compute_padded_width(recipe.make_batching(n), n, PADDING_DEVIATIONS)
     known &= rows <= MAX_FLOAT32_ROWS
     shares = slots.shares
     known &= shares is None or (shares.dtype is torch.float32 and len(shares) == dense.outputs)
-    widest = max(sum(weight.shape) for weight in dense.weights) + HALVES_ALIGNMENT
+    widest = max(sum(weight.shape) for weight in dense.weights) + HALVES_PER_READ
     numbers = sum((len(weight) + MAX_TILE_ROWS) * (weight.shape[1] + 1) for weight in dense.weights)
     counted = max(n, 2 * rows * widest, numbers) < MAX_INDEXED_NUMBERS
     return plain and known and rows <= most and counted
 
 
 class GpuTraining:
-    """A training on a GPU: its buffers, and the tables that the kernels read.
+    """One training on a GPU: its buffers, and the tables from which the kernels read them.
 
     Args:
         prepared: Dense network.
         slots: Records on the device, null records included.
         recipe: Training configuration that `can_use_gpu_steps` accepts.
-        streams: Random stream by purpose (batch, noise, dropout).
-        buffers: One flat buffer of the sum.
-        weights: Parameters of the network, flat.
+        streams: Random stream by purpose ("batch", "noise", "dropout").
+        buffers: Buffers of the sum, with one flat buffer.
+        weights: Trainable parameters of the network, flat.
         optimizer: Optimizer with its state.
-        average: Average of the weights, flat, or None.
-        shares: Function from steps to the weight of the new weights in the average.
-        together: Group of trainings that share the records' halves, or None.
+        average: Moving average of the weights, flat. None: no averaging.
+        shares: Function from step numbers to the fraction of the new weights in the average.
+        together: Group of trainings that share the records' halves. None: no group.
     """
 
     def __init__(
@@ -254,7 +268,7 @@ class GpuTraining:
         assert prepared.dense is not None
         self._dense, self._slots, self._recipe = prepared.dense, slots, recipe
         self._noise, self._optimizer, self._shares = streams["noise"], optimizer, shares
-        self._masks = _mask_streams(prepared, streams["dropout"])
+        self._masks = _list_mask_streams(prepared, streams["dropout"])
         n, device = len(slots.y), slots.device
         self.blocks = BatchBlocks(
             recipe.make_batching(n),
@@ -277,10 +291,12 @@ class GpuTraining:
         )
         self._wrong = torch.full((), NO_STEP, dtype=torch.int32, device=device)
         self._doubts = import_noise_kernels().allocate_doubts(len(weights), device)
-        sides = self._sides()
+        sides = self._list_layer_shapes()
         self._copied_records = allocate_halves(weights, self.rows, sides[0][0])
-        self._outs = [LayerBuffers.of(weights, self.rows, outputs) for _, outputs in sides]
-        self._records = (TrainingGroup() if together is None else together).halved_records(slots.x)
+        self._outs = [LayerBuffers.allocate(weights, self.rows, outputs) for _, outputs in sides]
+        self._records = (TrainingGroup() if together is None else together).get_halved_records(
+            slots.x
+        )
         self._halves = split_halves(weights)
         self._frozen = {
             layer: split_halves(weight)
@@ -291,13 +307,13 @@ class GpuTraining:
 
     # Before and after a round
 
-    def prepare(self, first: int) -> None:
-        """Copy the inputs of a step's block to the device, unless they are there."""
+    def copy_block_inputs(self, first: int) -> None:
+        """Copy the inputs of the step's block to the device, if they are not there."""
         for event in (self._records.ready, self.ready):
             wait_for_event(event)
         if self._block != (block := first // STEPS_PER_BLOCK):
-            self._block = -1  # after a failure no step uses the keys of another block
-            places, real, beyond = self.blocks.block(block)
+            self._block = -1  # after a failure here, no step uses the keys of another block
+            places, real, beyond = self.blocks.draw_block(block)
             self._places.copy_(places)
             self._sizes.copy_(real.sum(1))
             steps = torch.arange(STEPS_PER_BLOCK, dtype=torch.int32, device=beyond.device)
@@ -309,28 +325,31 @@ class GpuTraining:
         )  # the weights may have changed outside these kernels
         self.ready = record_device_event(self.device)
 
-    def make(self, first: int, many: int) -> None:
-        """Start steps of one block of this training alone."""
-        self.prepare(first)
+    def start_steps(self, first: int, many: int) -> None:
+        """Start `many` steps of this training alone, from step `first`, all of one block."""
+        self.copy_block_inputs(first)
         self._plan = self._plan or _CallPlan([self])
-        self._plan.make([self], first % STEPS_PER_BLOCK, many)
+        self._plan.start_steps([self], first % STEPS_PER_BLOCK, many)
 
     def count_valid_steps(self, first: int, many: int) -> int:
-        """Count how many of the last steps are valid, from the first on; waits for the device."""
+        """Count the correct steps among the `many` steps from `first` on, before a wrong one.
+
+        Waits for the device, and resets the note of the first wrong step.
+        """
         wait_for_event(self.ready)
         low = first % STEPS_PER_BLOCK
         found = int(torch.minimum(self._over[low : low + many].min(), self._wrong))
         self._wrong.fill_(NO_STEP)
         return min(many, found - low)
 
-    def move(self, step: int) -> None:
-        """Update the weights by the stored sum of a step that was made with exact arithmetic.
+    def update_from_stored_sum(self, step: int) -> None:
+        """Update the weights by the noisy sum in the buffer, computed with exact arithmetic.
 
-        It uses the same kernel as every step: other roundings would reveal in the weights which
-        step it was.
+        The kernel is that of every step: with another one, rounding of the weights would reveal
+        which step was repeated.
         """
-        self.prepare(step)
-        still, row, code = self._given.clone(), self.row(), import_noise_kernels()
+        self.copy_block_inputs(step)
+        still, row, code = self._given.clone(), self.make_training_row(), import_noise_kernels()
         still[:, :2] = 0  # the sum already has noise
         row[0] = still.data_ptr()
         at = torch.full((), step % STEPS_PER_BLOCK, dtype=torch.int64, device=self.device)
@@ -340,12 +359,12 @@ class GpuTraining:
         self._wrong.fill_(NO_STEP)
         self.ready = record_device_event(self.device)
 
-    def wait(self) -> None:
-        """Let later work on the device wait for all of these steps."""
+    def wait_for_steps(self) -> None:
+        """Let later work on the device wait for all started steps of this training."""
         wait_for_event(self.ready)
 
     def _pack_block_inputs(self, first: int) -> np.ndarray[Any, Any]:
-        """Pack the inputs of each step of a block, as `gpu.kernels` reads them."""
+        """Pack the inputs of each step of a block, with the fields of `gpu.kernels`."""
         optimizer, n = self._optimizer, len(self._slots.y)
         packed = pack_step_inputs(self._recipe, n, self._noise, first, self.layers)
         numbers = packed.view(np.float64)
@@ -353,13 +372,13 @@ class GpuTraining:
         if self._average is not None:
             numbers[:, 5] = self._shares(np.arange(first, first + STEPS_PER_BLOCK))
         for layer, stream in self._masks.items():
-            packed[:, STEP_NUMBERS + layer] = to_int64(gpu.mask_key(stream, first)[0])
+            packed[:, STEP_NUMBERS + layer] = to_int64(gpu.derive_mask_key(stream, first)[0])
         return packed
 
     # Tables that the kernels read
 
-    def row(self) -> list[int]:
-        """Return the training's row, with the fields of `dense_kernels`."""
+    def make_training_row(self) -> list[int]:
+        """List the training's fields in the table of trainings (`RECORDS_ADDRESS` ...)."""
         slots, moment = self._slots, self._optimizer.states[0].get("sum")
         bounding = self._recipe.bounding
         top, plus, most = NO_CLIPPING if bounding is None else bounding.terms or NO_CLIPPING
@@ -367,17 +386,18 @@ class GpuTraining:
         records = self._records
         about = records.halves, slots.y, slots.valid, self._places, self._sizes, records.squares
         return [
-            *map(_address, about_moves), *map(_address, (self._wrong, self._doubts)), self.count,
-            self._given.shape[1],
-            *map(_address, about), self.rows, self.layers, _address(slots.shares),
-            int(slots.y.is_floating_point()), *map(_float_bits, (top, plus, HALVES_SLACK, most)),
+            *map(_get_address, (*about_moves, self._wrong, self._doubts)),
+            self.count, self._given.shape[1],
+            *map(_get_address, about), self.rows, self.layers, _get_address(slots.shares),
+            int(slots.y.is_floating_point()),
+            *map(_get_float_bits, (top, plus, HALVES_SLACK, most)),
         ]  # fmt: skip
 
-    def layer_rows(self) -> list[list[int]]:
-        """Return a row for the copied records and one for each layer, as in `dense_kernels`."""
+    def make_layer_rows(self) -> list[list[int]]:
+        """List fields of the copied records, then of each layer (`HIGH_WEIGHTS_ADDRESS` ...)."""
         dense, copied, parts = self._dense, self._copied_records, []
-        rows = [[*6 * [0], _address(copied), *9 * [0], copied.shape[1] // 2, 0]]
-        for place, (inputs, outputs) in enumerate(self._sides()):
+        rows = [[*6 * [0], _get_address(copied), *9 * [0], copied.shape[1] // 2, 0]]
+        for place, (inputs, outputs) in enumerate(self._list_layer_shapes()):
             weight, bias, out = dense.weights[place], dense.biases[place], self._outs[place]
             _check_layout(weight, (outputs, inputs))
             if bias is not None:
@@ -399,38 +419,40 @@ class GpuTraining:
             rate = 0.0 if dropout is None else dropout.rate
             least = math.ceil(float(np.float32(rate)) * 2**24)
             rows.append([
-                *halves, _address(bias), inputs, outputs, _address(out.output),
-                *map(_address, (out.dropped_output, out.gradient, out.gradient_halves)),
+                *halves, _get_address(bias), inputs, outputs, _get_address(out.output),
+                *map(_get_address, (out.dropped_output, out.gradient, out.gradient_halves)),
                 ACTIVATION_CODES[dense.activations[place]],
                 int(weight.requires_grad), *at,
-                least, _float_bits(1.0 / (1.0 - rate)), STEP_NUMBERS + place, out.output.shape[1],
-                int(not (inputs % HALVES_ALIGNMENT or max(at[0], 0) % HALVES_ALIGNMENT)),
+                least, _get_float_bits(1.0 / (1.0 - rate)),
+                STEP_NUMBERS + place, out.output.shape[1],
+                int(not (inputs % HALVES_PER_READ or max(at[0], 0) % HALVES_PER_READ)),
             ])  # fmt: skip
         check_buffer_parts(parts, len(self._weights))
         return rows
 
-    def _sides(self) -> list[tuple[int, int]]:
+    def _list_layer_shapes(self) -> list[tuple[int, int]]:
+        """List (number of inputs, number of outputs) of each layer."""
         return [(weight.shape[1], weight.shape[0]) for weight in self._dense.weights]
 
     # Tiles of each kernel
 
-    def forward(self, layer: int) -> WorkItems:
-        """List the tiles of a layer's outputs; none for a missing layer."""
+    def list_forward_tiles(self, layer: int) -> WorkItems:
+        """List the tiles of a layer's outputs; empty if there is no such layer."""
         if layer >= self.layers:
             return []
         tile = self.tiles.forward if layer else self.tiles.first
         return _list_tiles(layer, self.rows, len(self._dense.weights[layer]), tile)
 
-    def backward(self, layer: int) -> WorkItems:
-        """List the tiles of the gradient of a layer's inputs; none if it is not needed."""
+    def list_backward_tiles(self, layer: int) -> WorkItems:
+        """List the tiles of the gradient with respect to a layer's inputs; empty if not needed."""
         if not self._dense.trained[0] < layer < self.layers:
             return []
         return _list_tiles(
             layer, self.rows, self._dense.weights[layer].shape[1], self.tiles.backward
         )
 
-    def sums(self) -> WorkItems:
-        """List the tiles of all layers' sums; those of a bias have column -1."""
+    def list_sum_tiles(self) -> WorkItems:
+        """List the tiles of all layers' sums of gradients; tiles of a bias have column -1."""
         dense, tile, found = self._dense, self.tiles.sums, []
         for layer in dense.trained:
             outputs, inputs = dense.weights[layer].shape
@@ -447,8 +469,8 @@ class GpuTraining:
 
     @cached_property
     def is_aligned(self) -> bool:
-        """Whether rows of the first layer's halves begin at multiples of 16 bytes."""
-        return bool(self.layer_rows()[1][-1])
+        """Whether the rows of the first layer's halves begin at multiples of 16 bytes."""
+        return bool(self.make_layer_rows()[1][-1])
 
     @cached_property
     def tiles(self) -> Tiles:
@@ -457,44 +479,46 @@ class GpuTraining:
 
 
 def import_noise_kernels() -> ModuleType:
-    """Import the kernels of random bits and noise, which need Triton."""
+    """Import `gpu.kernels`, which needs Triton."""
     from pasearch.gpu import kernels
 
     return kernels
 
 
 class TrainingGroup:
-    """A group of trainings that share kernel calls: each adds its steps, then all run at once."""
+    """Trainings that share kernel calls: each adds its steps, `run_pending` starts all of them."""
 
     def __init__(self) -> None:
         self._asked: list[tuple[GpuTraining, int, int]] = []
         self._plans: dict[int, dict[tuple[GpuTraining, ...], _CallPlan]] = {}
         self._records: dict[tuple[Any, ...], HalvedRecords] = {}
 
-    def halved_records(self, x: Tensor) -> HalvedRecords:
-        """Return records as halves, which are computed once for all trainings."""
+    def get_halved_records(self, x: Tensor) -> HalvedRecords:
+        """Get records as halves; computed once for all trainings."""
         key = x.data_ptr(), tuple(x.shape), x._version
         if key not in self._records:
             self._records[key] = HalvedRecords(x)
         return self._records[key]
 
-    def add(self, code: GpuTraining, first: int, many: int) -> None:
-        """Add a training's steps of one block to the next run."""
-        code.prepare(first)
+    def add_steps(self, code: GpuTraining, first: int, many: int) -> None:
+        """Add `many` steps from `first` on, all of one block, to the pending steps."""
+        code.copy_block_inputs(first)
         self._asked.append((code, first, many))
 
     def has_pending_steps(self, code: GpuTraining) -> bool:
-        """Whether steps of a training are not started yet."""
+        """Check whether steps of a training were added and not started."""
         return any(each[0] is code for each in self._asked)
 
-    def drop(self, code: GpuTraining) -> None:
+    def remove_pending_steps(self, code: GpuTraining) -> None:
         """Remove a training's pending steps."""
         self._asked = [each for each in self._asked if each[0] is not code]
 
     def run_pending(self, group: int = 0) -> None:
-        """Start the pending steps of one group on the device.
+        """Start all pending steps on the device.
 
-        The call plans of a group are cached for as long as it has the same trainings.
+        Args:
+            group: Number of the group of trainings. The lists of kernel calls of a group are cached
+                for as long as it has the same trainings.
         """
         asked, self._asked = self._asked, []
         kinds: dict[tuple[int, int, bool, bool], list[GpuTraining]] = {}
@@ -504,13 +528,13 @@ class TrainingGroup:
         before, self._plans[group] = self._plans.get(group, {}), {}
         for (low, many, *_), codes in kinds.items():
             plan = self._plans[group][*codes,] = before.get((*codes,)) or _CallPlan(codes)
-            plan.make(codes, low, many)
+            plan.start_steps(codes, low, many)
 
 
 class _CallPlan:
-    """The kernel calls of one step of some trainings, with their tables on the device.
+    """Kernel calls of one step of several trainings, with their tables on the device.
 
-    It does not reference the trainings, which may own it, so that their memory is freed at once.
+    It has no references to the trainings, which may refer to it. So their memory is freed at once.
     """
 
     def __init__(self, codes: Sequence[GpuTraining]):
@@ -522,10 +546,10 @@ class _CallPlan:
             -(most + 1) // LAYER_ROWS_MULTIPLE
         )  # a compile-time constant of the kernels
         self._device, self._noise, self._kernels = device, noise, kernels
-        rows = torch.tensor([code.row() for code in codes])
+        rows = torch.tensor([code.make_training_row() for code in codes])
         layers = torch.zeros((len(codes), buffers, kernels.LAYER_FIELDS), dtype=torch.int64)
         for place, code in enumerate(codes):
-            layers[place, : code.layers + 1] = torch.tensor(code.layer_rows())
+            layers[place, : code.layers + 1] = torch.tensor(code.make_layer_rows())
         self._tables = rows.to(device), layers.to(device)
         self._at = torch.zeros((GRAPH_STEPS, 2), dtype=torch.int64, device=device)[
             :, 0
@@ -534,19 +558,19 @@ class _CallPlan:
         sizes = {"WIDE": rows.shape[1], "MANY": buffers, "IS_EVEN": codes[0].is_aligned}
         tiles = codes[0].tiles
         calls: list[tuple[str, Callable[[GpuTraining], WorkItems], Tile]] = [
-            ("first", partial(GpuTraining.forward, layer=0), tiles.first),
-            *(("forward", partial(GpuTraining.forward, layer=k), tiles.forward)
+            ("first", partial(GpuTraining.list_forward_tiles, layer=0), tiles.first),
+            *(("forward", partial(GpuTraining.list_forward_tiles, layer=k), tiles.forward)
               for k in range(1, most)),
-            *(("backward", partial(GpuTraining.backward, layer=k), tiles.backward)
+            *(("backward", partial(GpuTraining.list_backward_tiles, layer=k), tiles.backward)
               for k in reversed(range(1, most))),
             ("factors", GpuTraining.list_factor_work,
              {"M": kernels.FACTOR_RECORDS, "K": kernels.FACTOR_COLUMNS}),
-            ("sums", GpuTraining.sums, tiles.sums),
+            ("sums", GpuTraining.list_sum_tiles, tiles.sums),
         ]  # fmt: skip
         work = ([(k, *each) for k, code in enumerate(codes) for each in of(code)]
                 for _, of, _ in calls)  # fmt: skip
         self._calls = [
-            (name, _work_tensor(own, device), sizes | tile)
+            (name, _make_work_tensor(own, device), sizes | tile)
             for own, (name, _, tile) in zip(work, calls, strict=True) if own
         ]  # fmt: skip
         blocks = [
@@ -554,39 +578,38 @@ class _CallPlan:
             for k, code in enumerate(codes)
             for b in range(-(-count_pairs(code.count) // noise.PAIRS_PER_PROGRAM))
         ]
-        self._blocks = _work_tensor(blocks, device)
+        self._blocks = _make_work_tensor(blocks, device)
         self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
 
-    def make(self, codes: Sequence[GpuTraining], low: int, many: int) -> None:
+    def start_steps(self, codes: Sequence[GpuTraining], low: int, many: int) -> None:
         """Start `many` steps on the device, from index `low` of the block."""
         for code in codes:
             wait_for_event(code.ready)
         try:
-            self._make(low, many)
+            self._call_graphs(low, many)
         finally:  # trainings wait for the steps that were started
             done = record_device_event(self._device)
             for code in codes:
                 code.ready = done
 
-    def _make(self, low: int, many: int) -> None:
+    def _call_graphs(self, low: int, many: int) -> None:
+        """Run steps by CUDA graphs; the first step of each kind without a graph."""
         self._at.copy_(self._ahead).add_(low)
         while many:
             at_once = GRAPH_STEPS if many >= GRAPH_STEPS else 1
             if (graph := self._graphs.get(at_once)) is not None:
                 graph.replay()
             else:
-                self._steps(at_once)  # without a graph, which compiles and loads the kernels
+                self._call_kernels(at_once)  # compiles and loads the kernels before the capture
                 if self._device.type == "cuda" and many > at_once:
-                    self._graphs[at_once] = self._capture_graph(at_once)
+                    graph = torch.cuda.CUDAGraph()
+                    with torch.cuda.graph(graph, stream=torch.cuda.Stream(self._device)):
+                        self._call_kernels(at_once)
+                    self._graphs[at_once] = graph
             many -= at_once
 
-    def _capture_graph(self, many: int) -> torch.cuda.CUDAGraph:
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=torch.cuda.Stream(self._device)):
-            self._steps(many)
-        return graph
-
-    def _steps(self, many: int) -> None:
+    def _call_kernels(self, many: int) -> None:
+        """Call the kernels of `many` steps, and increase the step counters on the device."""
         for at in self._at[:many]:
             for name, work, about in self._calls:
                 self._kernels.run_kernel(name, work, *self._tables, at, **about)
@@ -594,8 +617,8 @@ class _CallPlan:
         self._at.add_(many)
 
 
-def _mask_streams(prepared: PreparedNetwork, stream: Stream) -> dict[int, Stream]:
-    """Return the streams of layers' masks, as `one_step.reseed_dropout` names them."""
+def _list_mask_streams(prepared: PreparedNetwork, stream: Stream) -> dict[int, Stream]:
+    """List the random stream of each layer's dropout masks, the same as in `reseed_dropout`."""
     assert prepared.dense is not None
     keyed = [getattr(each, "__self__", None) for each in prepared.keyed]
     return {
@@ -606,50 +629,56 @@ def _mask_streams(prepared: PreparedNetwork, stream: Stream) -> dict[int, Stream
 
 
 def _list_tiles(layer: int, rows: int, columns: int, tile: Tile) -> WorkItems:
-    """List the tiles of a layer's matrix."""
+    """List the tiles that cover a matrix of a layer."""
     sides = -(-rows // tile["M"]), -(-columns // tile["N"])
     return [(layer, k, l) for l in range(sides[1]) for k in range(sides[0])]  # noqa: E741
 
 
-def _work_tensor(work: Sequence[tuple[int, ...]], device: torch.device) -> Tensor:
+def _make_work_tensor(work: Sequence[tuple[int, ...]], device: torch.device) -> Tensor:
+    """Copy a list of work to the device, int32, (programs, fields)."""
     return torch.tensor(work, dtype=torch.int32).to(device)
 
 
 def _check_layout(values: Tensor, shape: tuple[int, ...]) -> None:
+    """Check that a parameter has the expected shape and is contiguous."""
     if tuple(values.shape) != shape or not values.is_contiguous():
         raise ValueError(
             f"A layer's parameter has shape {tuple(values.shape)}: expected {shape}, contiguous."
         )
 
 
-def _address(values: Tensor | None) -> int:
+def _get_address(values: Tensor | None) -> int:
+    """Get the memory address of a tensor; 0 for None."""
     return 0 if values is None else values.data_ptr()
 
 
-def _float_bits(number: float) -> int:
+def _get_float_bits(number: float) -> int:
+    """Get the bits of a float64 number as an int64."""
     return int(np.float64(number).view(np.int64))
 
 
 TEST_SHAPES = (83, 5, 70), (300, 72, 136)
-"""Rows, inputs and outputs of the kernel test: small odd ones, and aligned ones larger than a
-tile."""
+"""Rows, inputs and outputs of the two kernel tests: small odd numbers, and multiples of 8 that are
+larger than a tile.
+"""
 
 
 def has_gpu_steps(device: str) -> bool:
-    """Check whether a device can use these kernels: once per process, on public numbers."""
+    """Check whether a device can use these kernels; tested once per process, on public numbers."""
     return _test_gpu_steps(device, gpu.cuda_device_index(device))
 
 
 @cache
 def _test_gpu_steps(device: str, number: int) -> bool:
+    """Test the kernels once per device index `number`."""
     if gpu.load_kernels(device) is None:
         return False
     tried = lambda _: all(_matches_torch(device, *sides) for sides in TEST_SHAPES)  # noqa: E731
     return gpu.load_if_usable("pasearch.gpu.dense_kernels", tried) is not None
 
 
-def gpu_library_versions(device: str) -> list[str]:
-    """List the libraries besides PyTorch that compute sums on a GPU; a run depends on them."""
+def list_gpu_library_versions(device: str) -> list[str]:
+    """List version and settings of Triton, on which results on a GPU depend; empty if unused."""
     if device != "cuda" or gpu.load_kernels(device) is None:
         return []
     of_networks = ", of dense networks too" if has_gpu_steps(device) else ""
@@ -659,7 +688,7 @@ def gpu_library_versions(device: str) -> list[str]:
 
 
 def _matches_torch(device: str, rows: int, inputs: int, outputs: int) -> bool:
-    """Check a step against PyTorch's sum, with synthetic weights, records and three classes."""
+    """Check that the kernels' sum of a step is close to PyTorch's, on synthetic data."""
     from pasearch.training.recipe import Recipe
 
     layers = nn.Linear(inputs, outputs), nn.Tanh(), nn.Linear(outputs, 24), nn.ReLU()
@@ -696,7 +725,7 @@ def _matches_torch(device: str, rows: int, inputs: int, outputs: int) -> bool:
         None,
         np.zeros_like,
     )
-    code.make(0, 1)
+    code.start_steps(0, 1)
     right = code.count_valid_steps(0, 1) == 1  # waits for the device
     found, sought = buffers.flats[0], expected.flats[0]
     return right and bool((found - sought).norm() <= 1e-3 * sought.norm())

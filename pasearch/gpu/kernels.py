@@ -1,15 +1,17 @@
-"""Triton kernels for random bits on a GPU, and for noise on a sum.
+"""Triton kernels for random bits on a GPU, and for adding noise to a sum.
 
     bits      Philox 4x32, ten rounds: key 64 bits, counter (index, step of the block, a, b)
-    uniform   the first word's upper 24 bits, in [0, 1)
-    release   grid point next to sum / g + a z, times g; then the weights are updated by it
-    settle    the same for the numbers that `release` could not round with certainty
+    uniform   the upper 24 bits of the first word, as a number in [0, 1)
+    release   sum / g + a z, rounded to an integer, times g; then the weights are updated by it
+    settle    the same for the values that `release` could not round with certainty
 
-z are normal numbers as defined in `normals`. `release` uses 31 bits of U and 32 of V, in float32.
-Its formulas are those of the compiled CPU kernels (`compiled`), operation by operation without
-contraction, and so have their errors. About one number in a thousand is left to `settle`, which
-uses all 127 bits in float64: see `normals.Alone`. If these are not enough, the step is noted, and
-nothing of that step may be used.
+g is the spacing of the grid to which sums are rounded, and z is standard normal noise as module
+`normals` defines it, from two random numbers U and V. `release` uses 31 bits of U and 32 of V, in
+float32. Its formulas are those of the compiled CPU kernels (`compiled`), with the same operations
+in the same order and without fused multiply-add, so the errors are equal. For about one value in a
+thousand these bits do not determine the rounding. Such a "doubt" is left to `settle`, which uses
+all 127 bits in float64, as `normals.UnrefinedNormals` does. If these do not suffice either, the
+kernel notes the step, and nothing of that step may be used.
 
 Source: docs/rules.md, rule 11; Salmon et al. 2011 (Philox). Proof: docs/guarantees/randomness.md,
 docs/guarantees/floating-point.md ("On a GPU").
@@ -31,14 +33,15 @@ from pasearch.runs import compiled as code
 from pasearch.runs.keys import to_int64
 from pasearch.runs.normals import UNREFINED_ERROR, count_pairs
 
-PAIRS_PER_PROGRAM = 128  # pairs of numbers to which a program of `release` adds noise
+PAIRS_PER_PROGRAM = 128  # pairs of values to which a program of `release` adds noise
 WARPS_PER_PROGRAM = 2  # warps of a program of `release`
-SETTLE_BATCH = 64  # numbers that a program of `settle` decides at once
+SETTLE_BATCH = 64  # values that a program of `settle` rounds at once
 SETTLE_PROGRAMS = 16  # programs of `settle` for each row
 
-# If there are more doubts than this capacity, the step is noted, as for a sum that is not finite.
-MIN_DOUBT_CAPACITY = 4096  # smallest number of doubts with memory
-NUMBERS_PER_DOUBT = 64  # numbers per further doubt with memory
+# The buffer of doubts has this capacity plus one doubt per so many values. If there are more
+# doubts, the step is noted, as for a sum that is not finite.
+MIN_DOUBT_CAPACITY = 4096
+NUMBERS_PER_DOUBT = 64
 
 (
     INPUTS_ADDRESS,  # address of the inputs of all steps
@@ -54,7 +57,7 @@ NUMBERS_PER_DOUBT = 64  # numbers per further doubt with memory
     INPUTS_PER_STEP,  # int64 inputs per step
 ) = (tl.constexpr(k) for k in range(11))  # indices in a row of `release`, int64
 
-RELEASE_FIELDS = 11
+RELEASE_FIELDS = 11  # number of these fields
 
 (
     NOISE_SCALE,  # a
@@ -94,40 +97,40 @@ _C0, _C1, _C2 = (tl.constexpr(float(each)) for each in (code.C0, code.C1, code.C
 
 @triton.jit
 def as_float_address(place):
-    """Cast an address to float32 numbers."""
+    """Cast an integer to the address of float32 numbers."""
     return place.to(tl.pointer_type(tl.float32))
 
 
 @triton.jit
 def load_float_address(at):
-    """Load the address of a flat tensor, aligned as PyTorch aligns tensors."""
+    """Load the address of a flat float32 tensor, which is a multiple of 16."""
     return tl.multiple_of(tl.load(at).to(tl.pointer_type(tl.float32)), 16)
 
 
 @triton.jit
 def as_int_address(place):
-    """Cast an address to int32 numbers."""
+    """Cast an integer to the address of int32 numbers."""
     return place.to(tl.pointer_type(tl.int32))
 
 
 @triton.jit
 def as_long_address(place):
-    """Cast an address to int64 numbers."""
+    """Cast an integer to the address of int64 numbers."""
     return place.to(tl.pointer_type(tl.int64))
 
 
 @triton.jit
 def load_halves_address(at):
-    """Load the address of a flat bfloat16 tensor."""
+    """Load the address of a flat bfloat16 tensor, which is a multiple of 16."""
     return tl.multiple_of(tl.load(at).to(tl.pointer_type(tl.bfloat16)), 16)
 
 
 @triton.jit
 def split_halves(a):
-    """Split float32 numbers into the nearest bfloat16 numbers, and those nearest to the rest.
+    """Split float32 numbers into the nearest bfloat16 numbers and the bfloat16 of the differences.
 
-    Integer operations are used because a GPU takes four times longer to round a number that it uses
-    again. Ties round to even, as in PyTorch, which halves weights before each round.
+    Integer operations are used because they take a quarter of the time of a conversion. Ties round
+    to even, as in PyTorch, which splits the weights before each round of steps.
     """
     bits = a.to(tl.int32, bitcast=True)
     bits = bits + 0x7FFF + ((bits >> 16) & 1)
@@ -137,13 +140,13 @@ def split_halves(a):
 
 @triton.jit
 def load_double(at):
-    """Load a float64 number from an int64 field."""
+    """Load a float64 number that is stored in an int64 field."""
     return tl.load(at).to(tl.float64, bitcast=True)
 
 
 @triton.jit
 def draw_uniforms(key, places, step, draw):
-    """Draw float32 numbers in [0, 1), one per index."""
+    """Draw a uniform float32 number in [0, 1) for each index in `places`."""
     at = places.to(tl.uint32)
     zero = at * 0
     first, _, _, _ = tl.philox(key, at, zero + step.to(tl.uint32), zero + draw.to(tl.uint32), zero)
@@ -152,7 +155,7 @@ def draw_uniforms(key, places, step, draw):
 
 @triton.jit
 def draw_words(given, pair, step):
-    """Draw the int64 words of pairs: of U and of V."""
+    """Draw two random int64 words, for U and V, for each index in `pair`."""
     begin = tl.load(given + COUNTER_START)
     at = pair.to(tl.uint32)
     low, high = (begin & 0xFFFFFFFF).to(tl.uint32), (begin >> 32).to(tl.uint32)
@@ -167,7 +170,7 @@ def draw_words(given, pair, step):
 
 @triton.jit
 def _radius(length):
-    """Compute sqrt(-2 log U) from 31 bits of U, as `compiled._radius`."""
+    """Compute sqrt(-2 log U) from 31 bits of U, as `compiled._box_muller_radius`."""
     u = (length.to(tl.float32) + 0.5) * _LENGTH_UNIT
     bits = u.to(tl.int32, bitcast=True)
     e = (bits - _ROOT_HALF_BITS) >> 23
@@ -203,9 +206,18 @@ def _cosine_and_sine(turn):
 
 @triton.jit
 def _round_to_grid(total, value, wide, grain, fine, sure):
-    """Round to the grid, and return whether another grid point is possible, as `compiled._rounded`.
+    """Round total + noise to the grid; also return whether another grid point is possible.
 
-    Adding and subtracting a large number rounds to the nearest integer.
+    Args:
+        total: Sum without noise.
+        value: Standard normal numbers.
+        wide: Standard deviation of the noise, in units of the grid spacing.
+        grain: Grid spacing.
+        fine: 1 / grid spacing.
+        sure: Maximum distance from a grid point at which the rounding is certain.
+
+    Adding and subtracting a large number rounds to the nearest integer. The operations are those of
+    `compiled._round_to_grid`.
     """
     rest = total * fine
     doubt = (tl.abs(rest) < _MAX_ROUNDED) == 0
@@ -219,12 +231,13 @@ def _round_to_grid(total, value, wide, grain, fine, sure):
 
 @triton.jit
 def _load_values(at, there, ALL: tl.constexpr):
-    """Load numbers; with ALL every index is valid."""
+    """Load numbers; ALL states that every index is valid."""
     return tl.load(at) if ALL else tl.load(at, mask=there, other=0.0)
 
 
 @triton.jit
 def _store_values(at, values, there, ALL: tl.constexpr):
+    """Store numbers; ALL states that every index is valid."""
     if ALL:
         tl.store(at, values)
     else:
@@ -233,7 +246,7 @@ def _store_values(at, values, there, ALL: tl.constexpr):
 
 @triton.jit
 def _list_changes(own, given):
-    """Return whether a step changes the weights, the momentum and the average."""
+    """List whether a step changes the weights, the momentum, and the average (three flags)."""
     weights, averaged = tl.load(own + WEIGHTS_ADDRESS) != 0, tl.load(own + AVERAGE_ADDRESS) != 0
     averaged = weights & averaged & (load_double(given + AVERAGE_WEIGHT) > 0.0)
     return weights, weights & (tl.load(own + MOMENTUM_ADDRESS) != 0), averaged
@@ -241,7 +254,7 @@ def _list_changes(own, given):
 
 @triton.jit
 def _load_before(at, places, there, asked, ALL: tl.constexpr):
-    """Load the values that a step changes, early because loading takes long."""
+    """Load the old values that a step changes; early, because loading takes long."""
     found = (places * 0).to(tl.float32)
     if asked:
         found = _load_values(load_float_address(at) + places, there, ALL)
@@ -252,9 +265,9 @@ def _load_before(at, places, there, asked, ALL: tl.constexpr):
 def _update_weights(
     own, given, places, there, released, left, weights, moment, mean, asked, ALL: tl.constexpr
 ):
-    """Update weights, momentum and average by the released sum, as `updates.Descent`.
+    """Update weights, momentum and average by the released sum, as `optimizers.SgdUpdate` does.
 
-    Values that are left to `settle` are unchanged.
+    Values marked in `left` are unchanged; `settle` updates them.
     """
     if asked[0]:
         rate = load_double(given + LEARNING_RATE).to(tl.float32)
@@ -286,12 +299,13 @@ def _update_weights(
 
 @triton.jit
 def _note_step(own, step):
+    """Note that a step may be wrong; the first such step is kept."""
     tl.atomic_min(as_int_address(tl.load(own + FIRST_WRONG_ADDRESS)), step.to(tl.int32))
 
 
 @triton.jit
 def _defer_to_settle(own, places, doubt, step):
-    """Leave uncertain numbers to `settle`, the next kernel, which starts after these writes."""
+    """Append the indices of values with uncertain rounding to the doubts, for `settle`."""
     doubts = as_long_address(tl.load(own + DOUBTS_ADDRESS))
     one = (places * 0 + 1).to(tl.int64)
     at = tl.atomic_add(doubts + places * 0, one, mask=doubt, sem="relaxed")
@@ -304,7 +318,7 @@ def _defer_to_settle(own, places, doubt, step):
 
 @triton.jit
 def _release(work, rows, at, WIDTH: tl.constexpr, MANY: tl.constexpr, KEPT: tl.constexpr):
-    """Add noise to one block of a row; work holds (row, block) of each program, int32."""
+    """Add noise to one block of values of one sum, given by `work`: (row, block) per program."""
     item = work + 2 * tl.program_id(0)
     row, block = tl.load(item).to(tl.int64), tl.load(item + 1).to(tl.int64)
     if (block + 1) * 2 * MANY <= tl.load(rows + row * WIDTH + SUM_LENGTH):
@@ -318,6 +332,7 @@ def _release_block(
     row, block, rows, at, WIDTH: tl.constexpr, MANY: tl.constexpr, KEPT: tl.constexpr,
     ALL: tl.constexpr,
 ):  # fmt: skip
+    """Add noise to one block of values; ALL states that the block is not cut off at the end."""
     own, step = rows + row * WIDTH, tl.load(at)
     given = as_long_address(tl.load(own + INPUTS_ADDRESS)) + step * tl.load(own + INPUTS_PER_STEP)
     count, sums = tl.load(own + SUM_LENGTH), load_float_address(own + SUMS_ADDRESS)
@@ -368,7 +383,7 @@ def _release_block(
 
 @triton.jit
 def _settle(rows, at, WIDTH: tl.constexpr, MANY: tl.constexpr, PROGRAMS: tl.constexpr):
-    """Round a row's uncertain numbers in float64, as `normals.Alone`."""
+    """Round the uncertain values of one sum in float64, as `normals.UnrefinedNormals` does."""
     own, step = rows + (tl.program_id(0) // PROGRAMS).to(tl.int64) * WIDTH, tl.load(at)
     doubts = as_long_address(tl.load(own + DOUBTS_ADDRESS))
     found = tl.minimum(tl.load(doubts), tl.load(doubts + 1)).to(tl.int32)
@@ -410,6 +425,7 @@ def _settle(rows, at, WIDTH: tl.constexpr, MANY: tl.constexpr, PROGRAMS: tl.cons
 
 @triton.jit(do_not_specialize=["key", "count", "step", "draw"])
 def _uniform(out, key, count, step, draw, MANY: tl.constexpr):
+    """Fill a flat buffer with uniform numbers."""
     places = tl.program_id(0) * MANY + tl.arange(0, MANY)
     drawn = draw_uniforms(key, places, step, draw)
     tl.store(out + places, drawn, mask=places < count)
@@ -417,6 +433,7 @@ def _uniform(out, key, count, step, draw, MANY: tl.constexpr):
 
 @triton.jit(do_not_specialize=["step", "half"])
 def _words(out, given, step, half, MANY: tl.constexpr):
+    """Fill a flat buffer with the words of U, then those of V."""
     pair = tl.program_id(0) * MANY + tl.arange(0, MANY)
     u, v = draw_words(given, pair, step)
     tl.store(out + pair, u, mask=pair < half)
@@ -424,17 +441,18 @@ def _words(out, given, step, half, MANY: tl.constexpr):
 
 
 def release(work: Any, rows: Any, at: Any, *, kept: bool = True) -> None:
-    """Add noise to sums, round, and update weights, for many trainings at once.
+    """Add noise to sums, round them, and update weights, for many trainings at once.
 
-    No operation is contracted in either kernel. So weights are updated by the same operations
-    whether a number was settled or not, which depends on its noise.
+    Neither kernel uses fused multiply-add. So the rounding of a weight update does not reveal
+    whether `settle` made it, which depends on the noise.
 
     Args:
-        work: Row and block of `PAIRS_PER_PROGRAM` pairs of each program, int32, (programs, 2).
-        rows: Tables of the trainings, int64, (rows, width): the fields from `INPUTS_ADDRESS` on.
-            Their doubts must be empty.
-        at: Step of its block, int64.
-        kept: Whether the released sum is stored; otherwise only weights are updated by it.
+        work: Training (row of `rows`) and block of `PAIRS_PER_PROGRAM` pairs of each program,
+            int32, (programs, 2).
+        rows: One row per training, int64, (trainings, fields), with the fields from
+            `INPUTS_ADDRESS` on. The buffers of doubts must be empty.
+        at: Index of the step in its block, int64, ().
+        kept: Whether to store the noisy sums; if not, they only update the weights.
     """
     _release[(len(work),)](
         work, rows, at, WIDTH=rows.shape[1], MANY=PAIRS_PER_PROGRAM, KEPT=kept,
@@ -447,7 +465,7 @@ def release(work: Any, rows: Any, at: Any, *, kept: bool = True) -> None:
 
 
 def list_work(count: int, device: Any) -> Any:
-    """List the work for a single row of `count` numbers."""
+    """List the `work` of `release` for one training with a sum of `count` values."""
     blocks = torch.arange(
         triton.cdiv(count_pairs(count), PAIRS_PER_PROGRAM), dtype=torch.int32, device=device
     )
@@ -455,15 +473,15 @@ def list_work(count: int, device: Any) -> Any:
 
 
 def allocate_doubts(count: int, device: Any) -> Any:
-    """Allocate memory for the doubts of `count` numbers, int64."""
-    room = MIN_DOUBT_CAPACITY + count // NUMBERS_PER_DOUBT
-    doubts = torch.zeros(2 + room, dtype=torch.int64, device=device)
-    doubts[1] = room
+    """Allocate the doubts of a sum of `count` values, int64: number, capacity, indices."""
+    capacity = MIN_DOUBT_CAPACITY + count // NUMBERS_PER_DOUBT
+    doubts = torch.zeros(2 + capacity, dtype=torch.int64, device=device)
+    doubts[1] = capacity
     return doubts
 
 
 def uniform(shape: Any, key: int, step: int, draw: int, device: Any) -> Any:
-    """Draw float32 numbers in [0, 1) from a 64-bit key, a step of its block and a draw."""
+    """Draw uniform float32 numbers in [0, 1) from a 64-bit key and the counter (step, draw)."""
     out = torch.empty(shape, dtype=torch.float32, device=device)
     grid = (triton.cdiv(out.numel(), 1024),)
     if out.numel():
@@ -471,8 +489,8 @@ def uniform(shape: Any, key: int, step: int, draw: int, device: Any) -> Any:
     return out
 
 
-def philox_words(half: int, key: int, begin: int, step: int, device: Any) -> Any:
-    """Draw the words that `release` uses, int64, (2 half,): first those of U."""
+def draw_philox_words(half: int, key: int, begin: int, step: int, device: Any) -> Any:
+    """Draw the words that `release` uses, int64, (2 half,): those of U, then those of V."""
     out = torch.empty(2 * half, dtype=torch.int64, device=device)
     given = torch.tensor(
         [0] * int(NOISE_KEY.value) + [to_int64(key), to_int64(begin)], device=device

@@ -1,24 +1,26 @@
 """Training steps on a GPU in rounds: the CPU waits for the device once per round, not in each step.
 
-    in a round    a step assumes that every record is finite, that no rounding needs further bits,
-                  and that the batch fits its padding; the device notes if that was wrong
-    at its end    the note is read. It is nearly always empty, and all steps were correct.
+    in a round    a step assumes that every record is finite, that its random bits determine every
+                  rounding, and that the batch fits into its padding; if not, the device notes that
+                  the step is uncertain
+    at its end    the CPU reads the note. Nearly always there is none, and all steps are correct.
                   Otherwise the weights are restored, and the steps are repeated with checks
-    with checks   each step checks the records, decides every rounding, and uses the whole batch
+    with checks   each step checks the records, draws further bits where needed, and uses the whole
+                  batch
 
-Both ways have the same batch and the same noise, from the same keys. So a correct step equals the
-checked one, and the result of an undone step is never used. There is one release per step, and one
+Both ways use the same batch and the same noise, from the same keys. So a correct step equals the
+checked step, and the result of an undone step is never used. There is one release per step, and one
 privacy cost. Steps of one shape are captured once, as a CUDA graph, and replayed.
 
-Batches of many steps are drawn at once and padded to one size:
+Batches of many steps are drawn at once and padded to one size (`width`):
 
     places   int64, (steps, width)     record indices; 0 for padding
     real     bool, (steps, width)      False for padding, which adds 0 as a null record does
-    beyond   int64, (steps,)           the next index after those; n or more if there is none
+    beyond   int64, (steps,)           the next index after these; n or more if there is none
 
-The sampling is the same: the gaps between chosen indices are Geometric(q), each by inversion, G = 1
-+ floor(log U / log(1 - q)), with 63 secret bits of U. A batch of more than `width` records (one of
-20,000 or fewer) is completed by `full_batch`: that index, and the later ones.
+Poisson sampling is exact: the gaps between chosen indices are Geometric(q), drawn by inversion, G =
+1 + floor(log U / log(1 - q)), with 63 secret bits of U. At most one batch in 20,000 has more than
+`width` records. `draw_full_batch` completes it by the index `beyond` and later ones.
 
 Source: docs/rules.md, rules 7, 11 and 14. Proof: docs/guarantees/floating-point.md ("On a GPU") and
 batching.md.
@@ -74,18 +76,18 @@ PADDING_DEVIATIONS = 4.0
 """Padding above the mean batch size, in standard deviations of a Poisson batch size."""
 
 WIDTH_MULTIPLE = 8
-"""Number of which widths are multiples: matrix products on a GPU are faster for them."""
+"""Padded widths are multiples of this number, for which matrix products on a GPU are faster."""
 
 
 @dataclass(frozen=True, slots=True)
 class PaddedBatch:
-    """The padded record indices of one step.
+    """Padded record indices of one step.
 
     Args:
         places: Record indices, int64, (width,).
         real: False for padding, bool, (width,).
-        beyond: Next index of a larger batch, int64, (); n or more if there is none.
-        more: Whether the batch is larger than its padding, bool, ().
+        beyond: Next chosen index after these, int64, (); n or more if there is none.
+        more: Whether there is a next index, so that the batch does not fit, bool, ().
     """
 
     places: Tensor
@@ -95,10 +97,10 @@ class PaddedBatch:
 
 
 class BatchBlocks:
-    """The batches of a training, on its device.
+    """Batches of a training, drawn for many steps at once on its device.
 
-    Guarantee: a step's batch has the distribution of `batching`, and steps are independent if those
-    of `batching` are. A batch depends on stream, step and kind of device alone.
+    Guarantee: a step's batch has the distribution of `batching`, and batches of different steps are
+    independent if those of `batching` are. A batch depends only on stream, step and device type.
 
     Args:
         batching: Sampling method of batches.
@@ -121,21 +123,21 @@ class BatchBlocks:
     ):
         self._batching, self._n, self._stream, self._device = batching, n, stream, device
         self._steps = DEFAULT_DRAWN_STEPS if steps is None else steps
-        self.width = padded_width(
+        self.width = compute_padded_width(
             batching, n, PADDING_DEVIATIONS if deviations is None else deviations
         )
         self._block = -1
         self._drawn: tuple[Tensor, Tensor, Tensor] | None = None
         self._all_chosen = isinstance(batching, Poisson) and batching.sampling_probability == 1.0
 
-    def at(self, step: int) -> PaddedBatch:
-        """Return the padded record indices of a step, without waiting for the device."""
+    def get_padded_batch(self, step: int) -> PaddedBatch:
+        """Get the padded record indices of a step, without waiting for the device."""
         block, row = divmod(step, self._steps)
-        places, real, beyond = self.block(block)
+        places, real, beyond = self.draw_block(block)
         return PaddedBatch(places[row], real[row], beyond[row], beyond[row] < self._n)
 
-    def block(self, block: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Draw the record indices of a block's steps, by the formula of the module's docstring."""
+    def draw_block(self, block: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Draw (places, real, beyond) of a block's steps; see the docstring of the module."""
         if block != self._block or self._drawn is None:
             inverted = isinstance(self._batching, Poisson) and not self._all_chosen
             self._drawn = (
@@ -144,9 +146,9 @@ class BatchBlocks:
             self._block = block
         return self._drawn
 
-    def full_batch(self, step: int) -> tuple[Tensor, Tensor]:
-        """Compute all record indices of a step, and which rows are real; waits for the device."""
-        padded = self.at(step)
+    def draw_full_batch(self, step: int) -> tuple[Tensor, Tensor]:
+        """Draw all record indices of a step, and the flags of real rows; waits for the device."""
+        padded = self.get_padded_batch(step)
         if not bool(padded.more):
             return padded.places, padded.real
         assert isinstance(self._batching, Poisson)
@@ -158,17 +160,19 @@ class BatchBlocks:
         return pad_to_parts(places, self.width)
 
     def _draw_by_inversion(self, block: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Draw Poisson batches on the device."""
+        """Draw the Poisson batches of a block on the device, by geometric gaps."""
         assert isinstance(self._batching, Poisson)
         shape = self._steps, self.width + 1
         words = draw_device_words(self._device, math.prod(shape), self._stream.child("gaps"), block)
-        places = geometric_gaps(words, self._batching.sampling_probability, self._n).view(shape)
+        places = convert_to_geometric_gaps(
+            words, self._batching.sampling_probability, self._n
+        ).view(shape)
         places = places.cumsum(1).sub_(1)
         real = places[:, :-1] < self._n
         return places[:, :-1].where(real, 0), real, places[:, -1].contiguous()
 
     def _draw_on_processor(self, block: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Draw batches on the CPU, and copy them all at once."""
+        """Draw the batches of a block on the CPU, and copy them to the device at once."""
         beyond = torch.full((self._steps,), self._n, device=self._device)
         if self._all_chosen:
             every = torch.arange(self._n, device=self._device).expand(self._steps, -1)
@@ -183,26 +187,27 @@ class BatchBlocks:
         return slots, rows, beyond
 
 
-def padded_width(batching: Batching, n: int, deviations: float) -> int:
-    """Compute the padded number of rows of a step over n records."""
+def compute_padded_width(batching: Batching, n: int, deviations: float) -> int:
+    """Compute the number of rows of a padded batch of a partition with n records."""
     most = batching.max_batch_size(n, deviations)
     return min(WIDTH_MULTIPLE * -(-most // WIDTH_MULTIPLE), max(n, 1))
 
 
-def geometric_gaps(words: Tensor, q: float, n: int) -> Tensor:
-    """Map 64-bit words to Geometric(q) numbers, at most n + 1: P(G > k) = (1 - q)^k."""
+def convert_to_geometric_gaps(words: Tensor, q: float, n: int) -> Tensor:
+    """Convert random 64-bit words to Geometric(q) numbers G >= 1, at most n + 1."""
     found = (words & LOW_63_BITS).double().add_(0.5).mul_(2.0**-63).log_().div_(math.log1p(-q))
     return found.floor_().add_(1.0).clamp_(max=n + 1.0).long()
 
 
 MAX_FLOAT32_ROWS = 4096
-"""Largest number of rows whose sum may be rounded to float32 before the noise: one record changes
-such a sum by 2 B 2^-24 of the sensitivity more. Proof: docs/guarantees/floating-point.md ("The
-sum")."""
+"""Maximum number of rows B of a batch whose sum may be rounded to float32 before the noise. The
+rounding adds 2 B 2^-24 of the sensitivity to the influence of one record. Proof:
+docs/guarantees/floating-point.md ("The sum").
+"""
 
 
 def has_moderate_grids(recipe: Recipe, n: int) -> bool:
-    """Check that float32 divides by the grid of every step's noise exactly."""
+    """Check that the grid spacing of every step is in the range where float32 divides exactly."""
     if recipe.noise_multiplier is None or recipe.bounding is None:
         return True
     factors = [factor for factor, _ in recipe.levels(n)]
@@ -214,34 +219,36 @@ def has_moderate_grids(recipe: Recipe, n: int) -> bool:
 def pack_step_inputs(
     recipe: Recipe, n: int, stream: Stream, first: int, more: int = 0
 ) -> np.ndarray[Any, Any]:
-    """Pack the noise inputs of a block's steps, as `gpu.bits.pack_noise_inputs`.
+    """Pack the noise inputs of a block's steps; see `gpu.bits.pack_noise_inputs`.
 
     Args:
         recipe: Training configuration with the noise.
         n: Number of records of the partition, null records included.
         stream: Random stream of the trial's noise.
         first: First step of the block.
-        more: Number of further fields per step, initially 0.
+        more: Number of further fields per step, which are 0.
     """
     if recipe.noise_multiplier is None or recipe.bounding is None:
         return np.zeros((STEPS_PER_BLOCK, STEP_NUMBERS + more), dtype=np.int64)
     last = recipe.steps - 1
     steps = range(first, first + STEPS_PER_BLOCK) if recipe.schedule.varies else [0]
     sigmas = [recipe.noise_multiplier_at(min(step, last), n) or 0.0 for step in steps]
-    key, begin, _ = gpu.noise_key(stream, first)
+    key, begin, _ = gpu.derive_noise_key(stream, first)
     scales = [sigma * recipe.bounding.computed_sensitivity for sigma in sigmas]
     return gpu.pack_noise_inputs(scales, key, begin, more)
 
 
 def copy_to_device(given: np.ndarray[Any, Any], onto: Tensor) -> None:
-    """Copy numbers to a device without waiting for it."""
+    """Copy a NumPy array to a tensor on a device, without waiting for the copy."""
     values = torch.from_numpy(given)
     values = values.pin_memory() if onto.device.type == "cuda" else values
     onto.copy_(values, non_blocking=True)
 
 
 class NoiseRelease:
-    """Noise for a training's sums, step by step, without updates of weights.
+    """Noise of a training by the GPU kernel: added to the sum of each step.
+
+    The kernel can also update the weights; here it does not.
 
     Args:
         recipe: Training configuration that `can_use_rounds` accepts.
@@ -263,7 +270,7 @@ class NoiseRelease:
         self._noted = torch.full((), NO_STEP, dtype=torch.int32, device=flat.device)
         self._doubts = gpu_kernels.allocate_doubts(len(flat), flat.device)
         row = [
-            *gpu.row_addresses(self._given, flat, self._noted, self._doubts),
+            *gpu.list_row_addresses(self._given, flat, self._noted, self._doubts),
             len(flat),
             STEP_NUMBERS,
         ]
@@ -271,13 +278,13 @@ class NoiseRelease:
         self._work, self._block = gpu_kernels.list_work(len(flat), flat.device), -1
 
     @classmethod
-    def of(
+    def create_if_supported(
         cls, recipe: Recipe, n: int, stream: Stream, buffers: SumBuffers, rows: int
     ) -> NoiseRelease | None:
-        """Return the kernel's noise for a training, or None if PyTorch adds its noise.
+        """Create the kernel's noise for a training; None if PyTorch must add the noise.
 
-        The kernel adds to float32 sums, so batches must be small: rounding a float64 total to
-        float32 is within `SUM_ROUNDING` up to `MAX_FLOAT32_ROWS`.
+        The kernel adds noise to float32 sums. Rounding a float64 total to float32 is covered by
+        `SUM_ROUNDING` only for batches of at most `MAX_FLOAT32_ROWS` rows.
 
         Args:
             recipe: Training configuration that `can_use_rounds` accepts.
@@ -296,8 +303,11 @@ class NoiseRelease:
         )
         return cls(recipe, n, stream, buffers) if known else None
 
-    def at(self, step: int) -> Tensor:
-        """Prepare a block's noise, and return the index of a step in it, for `add`."""
+    def prepare_step(self, step: int) -> Tensor:
+        """Copy the noise inputs of the step's block to the device, if they are not there.
+
+        Returns the index of the step in its block, for `add_noise`, int64, ().
+        """
         block, within = divmod(step, STEPS_PER_BLOCK)
         if block != self._block:
             copy_to_device(
@@ -307,36 +317,37 @@ class NoiseRelease:
             self._block = block
         return self._steps[within]
 
-    def add(self, at: Tensor) -> None:
-        """Add a step's noise to the sum, and note on the device if a rounding is uncertain."""
+    def add_noise(self, at: Tensor) -> None:
+        """Add a step's noise to the sum; the device notes if a rounding is uncertain."""
         self._kernels.release(self._work, self._row, at)
         self._doubts[:1].zero_()
 
-    def pop_noted(self) -> Tensor:
-        """Read and reset the note of uncertain steps, bool, ()."""
+    def pop_uncertain(self) -> Tensor:
+        """Get whether a rounding was uncertain since the last call, bool, (); reset the note."""
         found = self._noted < NO_STEP
         self._noted.fill_(NO_STEP)
         return found
 
-    def normals(self, step: int) -> Normals:
-        """Return the noise of a step, from the same words, that decides every rounding."""
-        key, begin, within = gpu.noise_key(self._stream, step)
-        words = self._kernels.philox_words(
+    def make_exact_normals(self, step: int) -> Normals:
+        """Make the same noise of a step, from the same words, with all bits that rounding needs."""
+        key, begin, within = gpu.derive_noise_key(self._stream, step)
+        words = self._kernels.draw_philox_words(
             count_pairs(self._count), key, begin, within, self._device
         )
         return normals_from_words(words, self._count, self._stream, step)
 
 
 MAX_STEPS_PER_ROUND = 64
-"""Largest number of steps of a round. Padding causes a note at most once in 20,000 steps; that
-round is repeated."""
+"""Maximum number of steps of a round. If one of them is uncertain, the round is repeated. A batch
+that does not fit into its padding occurs at most once in 20,000 steps.
+"""
 
 
 def can_use_rounds(recipe: Recipe) -> bool:
     """Check whether a recipe's steps may run in rounds.
 
-    Adaptive clipping, encoded gradients, non-Gaussian noise and noise on each record need the
-    device's answer in every step.
+    Adaptive clipping, encoded gradients, non-Gaussian noise, noise on each record, screening and
+    validation-driven schedules need a result of the device in every step.
     """
     bounding = recipe.bounding
     known = bounding is None or (
@@ -347,7 +358,7 @@ def can_use_rounds(recipe: Recipe) -> bool:
 
 
 class Rounds:
-    """The sums of a training's steps, with or without checks.
+    """Noisy sums of a training's steps on a GPU, with or without checks.
 
     Args:
         prepared: Network.
@@ -355,7 +366,7 @@ class Rounds:
         recipe: Training configuration that `can_use_rounds` accepts.
         streams: Random stream by purpose (batch, noise, dropout).
         buffers: Buffers of the sum.
-        blocks: Batches; None: drawn as `recipe.batches` states.
+        blocks: Batches. None: drawn as the recipe states.
     """
 
     def __init__(
@@ -378,7 +389,9 @@ class Rounds:
         )
         noisy = recipe.noise_multiplier is not None
         self._release = (
-            NoiseRelease.of(recipe, n, streams["noise"], buffers, self._blocks.width)
+            NoiseRelease.create_if_supported(
+                recipe, n, streams["noise"], buffers, self._blocks.width
+            )
             if noisy
             else None
         )
@@ -387,11 +400,11 @@ class Rounds:
         fixed = not prepared.keyed and recipe.augmentation is None
         self._graphs = _Graphs() if fixed and slots.device.type == "cuda" else None
 
-    def sum(self, step: int, sigma: float | None, state: TrainingState) -> None:
-        """Write a step's noisy sum to the buffers, and note on the device if it may be wrong."""
-        padded = self._blocks.at(step)
+    def write_sum(self, step: int, sigma: float | None, state: TrainingState) -> None:
+        """Write a step's noisy sum to the buffers; the device notes if it is uncertain."""
+        padded = self._blocks.get_padded_batch(step)
         self._wrong |= padded.more
-        given = (padded.places, padded.real, *self._words(step, sigma))
+        given = (padded.places, padded.real, *self._list_noise_inputs(step, sigma))
 
         def make(places: Tensor, real: Tensor, *words: Tensor) -> None:
             self._make((places, real), words, step, sigma, state, careful=False)
@@ -401,37 +414,40 @@ class Rounds:
             if self._graphs is None:
                 make(*given)
             else:
-                self._graphs.make(sigma, make, given)
+                self._graphs.run_step(sigma, make, given)
         finally:
             self._prepared.checks_finite = True
-        self._finish(sigma, state)
+        self._denoise(sigma, state)
 
-    def sum_with_care(self, step: int, sigma: float | None, state: TrainingState) -> None:
-        """Write the same sum to the buffers, correct in every case."""
-        chosen, words = self._blocks.full_batch(step), self._words(step, sigma)
+    def write_checked_sum(self, step: int, sigma: float | None, state: TrainingState) -> None:
+        """Write a step's noisy sum to the buffers with all checks, so that it is always correct."""
+        chosen, words = self._blocks.draw_full_batch(step), self._list_noise_inputs(step, sigma)
         self._make(chosen, words, step, sigma, state, careful=True)
-        self._finish(sigma, state)
+        self._denoise(sigma, state)
 
     def pop_uncertain(self) -> bool:
-        """Read and reset the note of uncertain steps; waits for the device."""
+        """Get whether a step was uncertain since the last call; waits for the device."""
         if self._release is not None:
-            self._wrong |= self._release.pop_noted()
+            self._wrong |= self._release.pop_uncertain()
         found = bool(self._wrong)
         self._wrong.zero_()
         return found
 
-    def split(self, slots: DeviceRecords) -> None:
-        """Continue with the same records and fewer rows at once."""
+    def replace_records(self, slots: DeviceRecords) -> None:
+        """Continue with another `DeviceRecords`: the same records, processed fewer at once."""
         self.slots = slots
         if self._graphs is not None:
             self._graphs = _Graphs()
 
-    def _words(self, step: int, sigma: float | None) -> tuple[Tensor, ...]:
-        """Return the bits of a step's noise, or its index in the block; empty without noise."""
+    def _list_noise_inputs(self, step: int, sigma: float | None) -> tuple[Tensor, ...]:
+        """List the tensor from which a step's noise follows; empty without noise.
+
+        It is the index of the step in its block for `NoiseRelease`, otherwise the random words.
+        """
         if sigma is None:
             return ()
         if self._release is not None:
-            return (self._release.at(step),)
+            return (self._release.prepare_step(step),)
         return (
             draw_device_words(
                 self.slots.device, 2 * count_pairs(self._count), self._streams["noise"], step
@@ -448,6 +464,7 @@ class Rounds:
         *,
         careful: bool,
     ) -> None:
+        """Compute a step's sum and add the noise; `careful` selects the way with checks."""
         recipe = self._recipe
         part = min(limit_rows(recipe, self.slots.rows), self._blocks.width)
         if len(chosen[0]) % part:
@@ -468,9 +485,9 @@ class Rounds:
         if self._release is not None:
             self._buffers.write_back()
             if careful:
-                self._release.normals(step).add_to(self._buffers.flats[0], scale)
+                self._release.make_exact_normals(step).add_to(self._buffers.flats[0], scale)
             else:
-                self._release.add(words[0])
+                self._release.add_noise(words[0])
             return
         exact = (
             normals_from_words(words[0], self._count, self._streams["noise"], step)
@@ -486,7 +503,8 @@ class Rounds:
             start += total.numel()
         self._buffers.write_back()
 
-    def _finish(self, sigma: float | None, state: TrainingState) -> None:
+    def _denoise(self, sigma: float | None, state: TrainingState) -> None:
+        """Store the noise's standard deviation in the state, and denoise the sum if asked."""
         recipe = self._recipe
         if sigma is None or recipe.bounding is None:
             return
@@ -499,7 +517,11 @@ _MakeStep = Callable[..., None]
 
 
 class _Graphs:
-    """One captured step, replayed while the noise multiplier is unchanged."""
+    """CUDA graph of one step, replayed while the noise multiplier is unchanged.
+
+    Attributes:
+        replayed: Number of replayed steps.
+    """
 
     def __init__(self) -> None:
         self._last: object = None
@@ -508,23 +530,26 @@ class _Graphs:
         self._graph: torch.cuda.CUDAGraph | None = None
         self.replayed = 0
 
-    def make(self, sigma: float | None, make: _MakeStep, given: tuple[Tensor, ...]) -> None:
-        """Run a step: replayed, or captured at a new noise multiplier."""
+    def run_step(self, sigma: float | None, make: _MakeStep, given: tuple[Tensor, ...]) -> None:
+        """Run a step: by the graph from the second step with the same noise multiplier on.
+
+        Args:
+            sigma: Noise multiplier of the step.
+            make: Function that runs the step on tensors.
+            given: Arguments of `make`.
+        """
         again, self._last = (sigma,) == self._last, (sigma,)
         if not again:
             make(*given)
             return
         if self._captured != (sigma,):
-            self._capture(sigma, make, given)
+            self._given = tuple(each.clone() for each in given)
+            self._graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self._graph, stream=torch.cuda.Stream()):  # on the current GPU
+                make(*self._given)
+            self._captured = (sigma,)
         assert self._graph is not None
         for own, each in zip(self._given, given, strict=True):
             own.copy_(each)
         self._graph.replay()
         self.replayed += 1
-
-    def _capture(self, sigma: float | None, make: _MakeStep, given: tuple[Tensor, ...]) -> None:
-        self._given = tuple(each.clone() for each in given)
-        self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph, stream=torch.cuda.Stream()):  # on the current GPU
-            make(*self._given)
-        self._captured = (sigma,)

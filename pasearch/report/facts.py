@@ -135,8 +135,8 @@ def list_trials(document: Values) -> list[Trial]:
             share = points / (slots * metric.max_points)
             score = metric.to_metric_value(share)
             if metric.is_sum and epsilon:
-                noise = metric.noise(epsilon).standard_deviation / (slots * metric.max_points)
-                deviation = abs(metric.slope(min(1.0, max(0.0, share)))) * noise
+                noise = metric.make_noise(epsilon).standard_deviation / (slots * metric.max_points)
+                deviation = abs(metric.compute_slope(min(1.0, max(0.0, share)))) * noise
                 deviation = deviation if math.isfinite(deviation) else None
         if "features" in each:
             released = each["features"] == best["features"]

@@ -371,7 +371,7 @@ def _release_lines(plan: Plan | FeaturePlan, *, brief: bool) -> list[str]:
         lines += [f"      {text}" for text in noise]
         seen.add(line.event)
         if line.name == TEST_LINE and plan.schema.outputs and plan.test_metric.columns:
-            counts = plan.test_metric.cells(plan.schema.outputs)
+            counts = plan.test_metric.count_entries(plan.schema.outputs)
             lines.append(f"      on each of {counts:,} counts; each record changes at most one")
     return [*lines, ""]
 

@@ -42,7 +42,7 @@ from pasearch.data.mapping import full_precision
 from pasearch.data.partitions import Records
 from pasearch.data.shared_records import SharedRecords
 from pasearch.data.threads import use_threads
-from pasearch.gpu.dense_steps import TrainingGroup, gpu_library_versions
+from pasearch.gpu.dense_steps import TrainingGroup, list_gpu_library_versions
 from pasearch.runs.executors import Executor, Work
 from pasearch.runs.keys import Stream
 from pasearch.training.memory import is_out_of_memory
@@ -171,7 +171,7 @@ def compute_metric_counts(
     for start in range(0, len(records), chunk):
         part = slice(start, start + chunk)
         answers = network(records.x[part].to(device)).cpu()
-        found.append(metric.counts(answers, records.y[part], records.valid[part]))
+        found.append(metric.compute_counts(answers, records.y[part], records.valid[part]))
     return [sum(each) for each in zip(*found, strict=True)]
 
 
@@ -180,7 +180,7 @@ def compute_score_count(
 ) -> int:
     """Compute the exact score count of a network by the usual metric."""
     metric = find_default_metric(records.y.is_floating_point())
-    return metric.points(
+    return metric.compute_points(
         compute_metric_counts(network, records, metric, device=device, chunk=chunk), len(records)
     )
 
@@ -450,7 +450,7 @@ def _list_devices(device: str) -> list[_Device]:
 
     def computes(number: int) -> list[str]:
         with torch.cuda.device(number):
-            return gpu_library_versions(device)
+            return list_gpu_library_versions(device)
 
     every = sorted(range(torch.cuda.device_count()), key=lambda number: number != own)
     alike = [number for number in every if model(number) == model(own)]

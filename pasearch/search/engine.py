@@ -155,7 +155,7 @@ class SearchEngine(Engine):
         every = read_weights(self._variants_path)
         with self.ledger.charged(VARIANT_LINE, opened, key="pick") as records:
             if isinstance(noise, NoisyCounts):
-                found = [0] * METRICS["auc"].cells(2)
+                found = [0] * METRICS["auc"].count_entries(2)
                 if not has_failed(network):
                     found = compute_metric_counts(
                         network, records, METRICS["auc"], device=self.device
@@ -569,7 +569,7 @@ class SearchEngine(Engine):
 
         def counts_of(records: Any, metric: Metric) -> list[int]:
             if has_failed(network):
-                return [0] * metric.cells(self.plan.schema.outputs)
+                return [0] * metric.count_entries(self.plan.schema.outputs)
             return compute_metric_counts(network, records, metric, device=self.device)
 
         return self.release_test(self.ledger.charged(TEST_LINE, opened, key="test"), counts_of)

@@ -570,7 +570,7 @@ def make_plan(
             raise UsageError("`variants=` requires a training with privacy: leave it out.")
         make_lines = variants.make_lines_of_epsilon(terms.score_metric, terms.schema.outputs)
         pick = variants.make_mechanism(terms.score_metric, solver.solve(make_lines, SCORE_RANGE))
-    test = terms.score_metric.noise(
+    test = terms.score_metric.make_noise(
         solver.solve_line(LineTemplate(name=TEST_LINE, knob=SCORE_NOISE, partition="test"))
     )
     plan = Plan(
@@ -646,7 +646,7 @@ def _solve_score(
                 "strategy."
             )
         return ExponentialMechanism(epsilon=epsilon, most=metric.max_points)
-    return metric.noise(epsilon)
+    return metric.make_noise(epsilon)
 
 
 def check_queries(strategy: Strategy, split: Split, *, retrained: bool) -> None:

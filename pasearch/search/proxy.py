@@ -108,7 +108,7 @@ class Proxy:
             return -np.inf
         metric = plan.score_metric
         found = compute_metric_counts(network, records.take(held), metric, device=device)
-        return metric.points(found, len(held)) / len(held)
+        return metric.compute_points(found, len(held)) / len(held)
 
 
 def store_public_fits(plan: Plan, proxy: Proxy, folder: RunFolder, device: str) -> None:

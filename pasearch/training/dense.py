@@ -1,8 +1,8 @@
-"""Chains of linear layers, the networks supported by compiled kernels on the CPU and the GPU.
+"""Chains of linear layers: the networks that compiled kernels on CPU and GPU support.
 
-    h_l = phi(h_(l-1) W_l^T + b_l)              phi: tanh, ReLU, sigmoid or none
+    h_l = phi(h_(l-1) W_l^T + b_l)              phi: tanh, ReLU, sigmoid or identity
 
-Dropout follows phi. In a joined chain the input of the second layer is [x, h_1].
+Dropout may follow phi. In a joined chain the input of the second layer is [x, h_1].
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ ACTIVATION_CODES: dict[type[nn.Module] | None, int] = {
     nn.ReLU: 2,
     nn.Sigmoid: 3,
 }
-"""Code of each activation in the GPU kernels."""
+"""Integer that stands for each activation in the GPU kernels; None: identity."""
 
 FLATTEN_REPR = repr(nn.Flatten())
+"""Text form of a flattening layer with default settings."""
 
 
 class DenseChain:
-    """Chain of linear layers, with at most a flattening before the first; see `of`.
+    """Chain of linear layers with activations and dropout.
 
     Args:
         layers: Linear layers, in order.
@@ -53,7 +54,7 @@ class DenseChain:
 
     @classmethod
     def of(cls, chain: Sequence[nn.Module]) -> DenseChain | None:
-        """Convert a chain of modules; None for modules that are not such a chain."""
+        """Make a `DenseChain` from modules in order; None if they are not such a chain."""
         first = next((k for k, each in enumerate(chain) if not is_flatten(each)), len(chain))
         inner = _list_inner_layers(chain[first]) if first < len(chain) else None
         if inner is not None:
@@ -61,7 +62,7 @@ class DenseChain:
             if outer._forward_hooks or outer._forward_pre_hooks:
                 return None
             if not behind or type(behind[0]) is not nn.Linear:
-                return None  # the joined output would be changed
+                return None  # something else than a linear layer changes [x, h_1]
             chain = [*chain[:first], *inner, *chain[first + 1 :]]
         if any(each._forward_hooks or each._forward_pre_hooks for each in chain):
             return None
@@ -96,7 +97,7 @@ class DenseChain:
 
     @property
     def widths(self) -> list[int]:
-        """Number of inputs of each layer, then the number of outputs."""
+        """Number of inputs of each layer, and as the last entry the number of outputs."""
         return [*(weight.shape[1] for weight in self.weights), self.outputs]
 
     @property
@@ -105,7 +106,7 @@ class DenseChain:
         return len(self.weights[-1])
 
     def takes(self, x: Tensor) -> bool:
-        """Check whether each row like these is one input of the first layer."""
+        """Check whether each row of x is one input of the first layer."""
         return len(x.shape) == 2 or self.flattened
 
     def squares_of_inputs(self, x: Tensor) -> Tensor:
@@ -114,15 +115,15 @@ class DenseChain:
 
 
 def find_offset(parameter: Tensor, weights: Tensor) -> int:
-    """Compute the index at which a parameter begins in the flat weights."""
+    """Compute the index at which a parameter begins in the flat vector of all weights."""
     return (parameter.data_ptr() - weights.data_ptr()) // parameter.element_size()
 
 
 def check_buffer_parts(parts: Sequence[tuple[int, int]], count: int) -> None:
-    """Check that parts, (offset, count) each, fill a flat buffer without overlap.
+    """Check that parts (offset, number of values) fill a flat buffer without gap or overlap.
 
-    Compiled kernels do not check array bounds: with wrong sizes, gradients of one layer would be
-    added to those of another.
+    Compiled kernels do not check array bounds. With wrong sizes they would add gradients of one
+    layer to those of another.
 
     Raises:
         ValueError: A gap, an overlap or a wrong total.
@@ -142,13 +143,13 @@ def activation_of(module: nn.Module) -> type[nn.Module] | None:
     The default tempered sigmoid, 2 sigmoid(2 x) - 1, is the hyperbolic tangent.
     """
     if type(module) is TemperedSigmoid:
-        usual = (module.scale, module.temperature, module.offset) == (2.0, 2.0, 1.0)
-        return nn.Tanh if usual else None
+        is_tanh = (module.scale, module.temperature, module.offset) == (2.0, 2.0, 1.0)
+        return nn.Tanh if is_tanh else None
     return type(module) if type(module) in ACTIVATION_CODES else None
 
 
 def _list_inner_layers(module: nn.Module) -> list[nn.Module] | None:
-    """List the modules of a `SkipConcat` layer if exactly the first one is linear; else None."""
+    """List the modules in a `SkipConcat` if the first one, and no other, is linear; else None."""
     if type(module) is not SkipConcat:
         return None
     inner = list(module)
@@ -157,7 +158,7 @@ def _list_inner_layers(module: nn.Module) -> list[nn.Module] | None:
 
 
 def has_distinct_masks(dropouts: Sequence[KeyedDropout | None]) -> bool:
-    """Check that no dropout module is used twice: each call would draw another mask."""
+    """Check that no dropout module occurs twice, because each call would draw another mask."""
     there = [id(each) for each in dropouts if each is not None]
     return len(set(there)) == len(there)
 
@@ -178,7 +179,7 @@ def has_expected_parameters(layer: nn.Module, inputs: int, *sides: int) -> bool:
     own, weight, bias = list(layer.parameters()), layer.weight, layer.bias
     told = [each for each in (weight, bias) if each is not None]
     if not all(isinstance(each, nn.Parameter) for each in told) or len(own) != len(told):
-        return False  # other tensors are not moved to a device, other parameters not used
+        return False  # kernels would ignore further parameters, and tensors that are no parameters
     assert isinstance(weight, Tensor)
     shaped = weight.shape[1:] == (inputs, *sides)
     shaped &= bias is None or (isinstance(bias, Tensor) and bias.shape == weight.shape[:1])

@@ -1,11 +1,12 @@
 """Layer rules: forward, backward, and norms and weighted sums of per-example gradients.
 
-A rule belongs to one module type. `LayerRule` is the general rule: it holds for any layer from one
-tensor to one tensor that processes records separately, by autograd and `torch.func.vmap`. Its
-subclasses replace parts of it by closed forms.
+A layer rule serves one module type. The general rule, `LayerRule`, uses autograd and
+`torch.func.vmap`. It holds for any layer that maps one tensor to one tensor and processes records
+separately. Subclasses replace parts of it by closed formulas.
 
-Let a be the input of a layer and d the gradient of the summed loss in its output; row i of d
-depends only on record i. Then record i's gradient g_i, its norm and weighted sums are:
+Let a be the input of a layer, and d the gradient of the summed loss with respect to its output; row
+i of d depends on record i only. The gradient g_i of record i, its norm, and weighted sums with
+factors c_i are:
 
     Linear, one row per record      ||g_i||^2 = (||a_i||^2 + 1) ||d_i||^2
                                     sum_i c_i g_i = (c * d)^T a
@@ -18,8 +19,11 @@ depends only on record i. Then record i's gradient g_i, its norm and weighted su
     Conv2d, weight-standardised     the Conv2d's g_i times the Jacobian of the filters, formed
     any other layer                 g_i by torch.func.vmap of the layer's vector-Jacobian product
 
+A position is an index at which a layer applies the same weights: a pixel, a time step. "Formed"
+gradients are the g_i themselves, as tensors in memory.
+
 Every squared norm is at least the exact one, up to the `NORM_SLACK` of the clipping methods. The
-Gram form subtracts large numbers from each other, so it is computed in float64.
+product of Gram matrices subtracts large numbers from each other, so it is computed in float64.
 
 Source: Goodfellow 2015 (Linear), Bu et al. 2022 (Conv2d), Higham 2002, section 3.1 (rounding).
 Proof: docs/guarantees/dp-sgd.md.
@@ -49,18 +53,19 @@ from pasearch.spaces.modules import (
     sigmoid_,
 )
 
-MAX_UNFOLDED = {"cpu": 2**23, "cuda": 2**28}
-"""Maximum numbers in one unfolded input of a convolution, by device: 32 MiB and 1 GiB."""
-MAX_FLOAT64 = {"cpu": 2**22, "cuda": 2**27}
-"""Maximum numbers that are converted to float64 at once, by device, to bound memory."""
-MIN_POOLED_CHANNELS = 4
-"""Number of channels from which max pooling is faster with the channels innermost."""
+MAX_UNFOLDED_VALUES = {"cpu": 2**23, "cuda": 2**28}
+"""Maximum count of numbers in an unfolded input of a convolution, by device: 32 MiB and 1 GiB."""
+MAX_FLOAT64_VALUES = {"cpu": 2**22, "cuda": 2**27}
+"""Maximum count of numbers converted to float64 at once, by device, to limit memory."""
+MIN_CHANNELS_FOR_INNERMOST_POOLING = 4
+"""Minimum number of channels for which max pooling is faster in the channels-last layout."""
 ROUNDINGS_PER_TERM = 2.0
-"""Roundings of a term of a sum over positions, in machine epsilons: the product and the sum, in the
-norm and again in the weighted sum, half a unit each.
+"""Rounding error of each term of a sum over positions, in machine epsilons: half of one for the
+product and half for the addition, in the norm and again in the weighted sum.
 """
-NORM_PIECE = 256  # maximum length of one norm; a longer norm is the norm of the norms of its pieces
-FORMED_GRADIENTS = "formed"
+MAX_NORM_PIECE_LENGTH = 256
+"""Maximum number of values in one float32 norm; longer vectors are divided into pieces."""
+FORMED_GRADIENTS_KEY = "formed"
 """Key of `CapturedLayer.cache` for the per-example gradients that the norms formed."""
 
 CachedValues = dict[str, tuple[Tensor, ...]]
@@ -71,15 +76,15 @@ NO_BUFFERS: Buffers = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class CapturedLayer:
-    """Input and output gradient of one trainable layer, which determine its gradients.
+    """Input and output gradient of one trainable layer in one backward pass.
 
     Args:
         layer: Module that owns the parameters.
         input: Input a, (batch, ...).
         output_gradient: Gradient d of the summed loss in the output, (batch, ...).
-        views: Number of rows per record, adjacent in the batch.
-        cache: Tensors of (batch, ...), by name, that a rule computed for the norms and needs for
-            the sums.
+        views: Number of rows per record (augmented copies), adjacent in the batch.
+        cache: Intermediate results of the rule, by name, (batch, ...) each: computed for the norms
+            and used again for the sums.
     """
 
     layer: nn.Module
@@ -89,7 +94,7 @@ class CapturedLayer:
     cache: CachedValues = field(default_factory=dict, init=False, repr=False)
 
     def split(self, rows: int) -> list[CapturedLayer]:
-        """Split the batch into blocks of `rows` rows; the last one may have fewer."""
+        """Split the batch into blocks of `rows` rows each; the last block may have fewer."""
         blocks = [
             CapturedLayer(self.layer, a, d, self.views)
             for a, d in zip(self.input.split(rows), self.output_gradient.split(rows), strict=True)
@@ -100,8 +105,8 @@ class CapturedLayer:
                 block.cache[name] = part
         return blocks
 
-    def without(self, bad: Tensor) -> CapturedLayer:
-        """Copy this with the rows marked in `bad`, bool of (batch,), set to 0."""
+    def with_zero_rows(self, bad: Tensor) -> CapturedLayer:
+        """Copy this with the rows set to 0 that are marked in `bad`, bool, (batch,)."""
         found = replace(
             self,
             input=zero_rows(self.input, bad),
@@ -125,16 +130,16 @@ def make_overwritten_error(layer: nn.Module) -> UsageError:
 
 
 class LayerRule:
-    """General rule of a module: by autograd, with formed per-example gradients.
+    """General rule, for any layer: autograd, and per-example gradients in memory.
 
-    Subclasses override parts with closed forms. Rules have no state.
+    Subclasses override methods with closed formulas. Rules have no state.
     """
 
-    names = frozenset({"weight", "bias"})
-    """Names of the parameters that the rule covers."""
+    parameter_names = frozenset({"weight", "bias"})
+    """Names of the parameters that the rule supports."""
 
     def forward(self, module: nn.Module, x: Tensor) -> tuple[Any, Any]:
-        """Compute the module's output, and what `backward` needs."""
+        """Compute the module's output, and the values that `backward` needs (its `saved`)."""
         with torch.enable_grad():
             given = x.detach()
             if x.is_floating_point():
@@ -148,81 +153,88 @@ class LayerRule:
         return output, (given, output)
 
     def backward(self, module: nn.Module, d: Tensor, saved: Any) -> Tensor:
-        """Compute the gradient with respect to the input from d, that of the output."""
+        """Compute the gradient with respect to the input from the output gradient d."""
         given, output = saved
         if not output.requires_grad:
             return torch.zeros_like(given)
         (found,) = torch.autograd.grad(output, given, d, allow_unused=True)
         return torch.zeros_like(given) if found is None else found
 
-    def cached_values(self, module: nn.Module, d: Tensor, saved: Any) -> CachedValues:
-        """Compute the first `CapturedLayer.cache`; called before `backward`."""
+    def compute_cached_values(self, module: nn.Module, d: Tensor, saved: Any) -> CachedValues:
+        """Compute the initial `CapturedLayer.cache`; called before `backward`."""
         return {}
 
-    def shapes(self, layer: nn.Module) -> dict[str, tuple[int, ...]]:
-        """Compute the parameter shapes implied by a layer's settings, if the rule relies on them.
+    def list_parameter_shapes(self, layer: nn.Module) -> dict[str, tuple[int, ...]]:
+        """List the parameter shapes that the layer's settings imply, by name.
 
-        With a replaced parameter of another shape, norms and sums would be of different numbers.
+        Empty if the rule does not depend on them. If a user had replaced a parameter by one of
+        another shape, norms and sums would belong to different gradients.
         """
         return {}
 
     def count_positions(self, output: Tensor) -> int:
-        """Count the positions of a record at which one product uses the weight."""
+        """Count the positions of a record that one matrix product with the weight processes."""
         return 0
 
-    def count_formed_numbers(self, layer: nn.Module, output: Tensor) -> int:
-        """Count the numbers of each record's gradient that are in memory at once."""
+    def count_formed_gradient_values(self, layer: nn.Module, output: Tensor) -> int:
+        """Count the numbers of each record's formed gradient; 0 if it is never formed whole."""
         return sum(p.numel() for p in layer.parameters(recurse=False) if p.requires_grad)
 
-    def squared_norms(self, seen: CapturedLayer) -> Tensor:
-        """Compute ||g_i||^2 of the layer's trainable parameters together, (records,).
+    def squared_norms(self, captured: CapturedLayer) -> Tensor:
+        """Compute ||g_i||^2 over all trainable parameters of the layer, (records,).
 
-        If a record has several rows (views), g_i is the sum of their gradients: they count as
-        positions. Formed gradients are cached: a second pass over other rows may round, or draw,
-        differently.
+        If a record has several rows (views), g_i is the sum of their gradients. Formed gradients
+        are cached for `weighted_sum`: a second computation could round differently, or draw other
+        random numbers.
         """
-        formed = seen.cache[FORMED_GRADIENTS] = tuple(self.gradients(seen).values())
-        return torch.stack([bound_formed_norms(gradient, seen.views) for gradient in formed]).sum(0)
+        formed = captured.cache[FORMED_GRADIENTS_KEY] = tuple(
+            self.form_gradients(captured).values()
+        )
+        return torch.stack(
+            [bound_squared_formed_norms(gradient, captured.views) for gradient in formed]
+        ).sum(0)
 
     def weighted_sum(
-        self, seen: CapturedLayer, factors: Tensor, into: Buffers = NO_BUFFERS
+        self, captured: CapturedLayer, factors: Tensor, into: Buffers = NO_BUFFERS
     ) -> ParameterSums:
-        """Yield each trainable parameter with sum_i c_i g_i, i over rows.
+        """Yield pairs of a trainable parameter and its sum of c_i g_i over rows i.
 
-        With several positions or views, the terms of a record may cancel and be far larger than
-        their sum. Such sums are float64, so that they do not round away digits of other records.
+        With several positions or views, the terms of one record may be far larger than their sum.
+        Such sums are computed in float64; in float32 these terms would change the rounding of other
+        records' terms.
 
         Args:
-            seen: Captured layer.
+            captured: Captured layer.
             factors: Factor c of each row, (batch,).
-            into: Buffers by a parameter's id; they may be overwritten and yielded.
+            into: Output buffers by id of the parameter; a rule may write its sum there and yield
+                the buffer.
         """
-        own = [p for p in seen.layer.parameters(recurse=False) if p.requires_grad]
+        own = [p for p in captured.layer.parameters(recurse=False) if p.requires_grad]
         dropped = factors == 0.0
-        for parameter, gradient in zip(own, seen.cache[FORMED_GRADIENTS], strict=True):
+        for parameter, gradient in zip(own, captured.cache[FORMED_GRADIENTS_KEY], strict=True):
             # The gradient may not be finite where the record's input was set to 0.
             kept = zero_rows(gradient, dropped)
-            wide = torch.float64 if seen.views > 1 else factors.dtype
+            wide = torch.float64 if captured.views > 1 else factors.dtype
             found = torch.einsum("b,b...->...", factors.to(wide), kept.to(wide))
             yield parameter, found.to(factors.dtype)
 
-    def gradients(self, seen: CapturedLayer) -> dict[str, Tensor]:
-        """Form g_i of each trainable parameter, by its name: (batch, ...)."""
-        own = dict(seen.layer.named_parameters(recurse=False))
+    def form_gradients(self, captured: CapturedLayer) -> dict[str, Tensor]:
+        """Compute g_i for each trainable parameter, by its name, (batch, ...)."""
+        own = dict(captured.layer.named_parameters(recurse=False))
         trained = {name: p.detach() for name, p in own.items() if p.requires_grad}
 
         def gradient(a: Tensor, d: Tensor) -> dict[str, Tensor]:
             def output(parameters: dict[str, Tensor]) -> Tensor:
-                return torch.func.functional_call(seen.layer, parameters, (a[None],))[0]
+                return torch.func.functional_call(captured.layer, parameters, (a[None],))[0]
 
             pull_back = torch.func.vjp(output, trained)[1]
             return pull_back(d)[0]
 
-        return torch.func.vmap(gradient)(seen.input, seen.output_gradient)
+        return torch.func.vmap(gradient)(captured.input, captured.output_gradient)
 
 
 class FlattenRule(LayerRule):
-    """nn.Flatten."""
+    """Rule of nn.Flatten."""
 
     def forward(self, module: nn.Module, x: Tensor) -> tuple[Tensor, torch.Size]:
         return module(x), x.shape
@@ -255,7 +267,7 @@ class ActivationRule(LayerRule):
 
 
 class TemperedSigmoidRule(LayerRule):
-    """TemperedSigmoid: s / 2 tanh(T x / 2) + s / 2 - o."""
+    """Rule of TemperedSigmoid: s / 2 tanh(T x / 2) + s / 2 - o."""
 
     def forward(self, module: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
         assert isinstance(module, TemperedSigmoid)
@@ -269,7 +281,7 @@ class TemperedSigmoidRule(LayerRule):
 
 
 class DropoutRule(LayerRule):
-    """KeyedDropout: the next mask of its step."""
+    """Rule of KeyedDropout: forward draws the module's next mask, backward applies it."""
 
     def forward(self, module: nn.Module, x: Tensor) -> tuple[Tensor, Tensor | None]:
         assert isinstance(module, KeyedDropout)
@@ -282,15 +294,15 @@ class DropoutRule(LayerRule):
 
 
 class MaxPoolRule(LayerRule):
-    """nn.MaxPool2d on a CPU: identical results, 2.5 times as fast with many channels.
+    """Rule of nn.MaxPool2d: on a CPU 2.5 times as fast as torch, with identical results.
 
-    torch finds the maxima of one channel after another; with the channels innermost it processes
+    In the default layout torch processes one channel after another; in the channels-last layout
     many at once. The backward pass is faster in the default layout.
     """
 
     def forward(self, module: nn.Module, x: Tensor) -> tuple[Any, Any]:
         assert isinstance(module, nn.MaxPool2d)
-        few = x.ndim != 4 or x.shape[1] < MIN_POOLED_CHANNELS
+        few = x.ndim != 4 or x.shape[1] < MIN_CHANNELS_FOR_INNERMOST_POOLING
         if few or x.device.type != "cpu" or module.return_indices:
             return super().forward(module, x)
         sizes = module.kernel_size, module.stride, module.padding, module.dilation
@@ -311,9 +323,9 @@ class MaxPoolRule(LayerRule):
 
 
 class LinearRule(LayerRule):
-    """nn.Linear on (batch, inputs), or (batch, ..., inputs): the middle axes are positions."""
+    """Rule of nn.Linear on (batch, inputs) or (batch, ..., inputs); middle axes are positions."""
 
-    def shapes(self, layer: nn.Module) -> dict[str, tuple[int, ...]]:
+    def list_parameter_shapes(self, layer: nn.Module) -> dict[str, tuple[int, ...]]:
         assert isinstance(layer, nn.Linear)
         return {"weight": (layer.out_features, layer.in_features), "bias": (layer.out_features,)}
 
@@ -328,31 +340,31 @@ class LinearRule(LayerRule):
     def count_positions(self, output: Tensor) -> int:
         return output[0].numel() // output.shape[-1]
 
-    def count_formed_numbers(self, layer: nn.Module, output: Tensor) -> int:
-        """Count none if a record is one row."""
-        return super().count_formed_numbers(layer, output) if output.ndim > 2 else 0
+    def count_formed_gradient_values(self, layer: nn.Module, output: Tensor) -> int:
+        """Count the numbers of each record's formed gradient; 0 if a record has one position."""
+        return super().count_formed_gradient_values(layer, output) if output.ndim > 2 else 0
 
-    def squared_norms(self, seen: CapturedLayer) -> Tensor:
-        """Compute (||a||^2 + 1) ||d||^2, or the form for several positions."""
-        layer, a, d = seen.layer, seen.input, seen.output_gradient
+    def squared_norms(self, captured: CapturedLayer) -> Tensor:
+        """Compute (||a||^2 + 1) ||d||^2, or `bound_squared_position_norms`, (records,)."""
+        layer, a, d = captured.layer, captured.input, captured.output_gradient
         assert isinstance(layer, nn.Linear)
-        if a.ndim > 2 or seen.views > 1:
+        if a.ndim > 2 or captured.views > 1:
             rows = (v.reshape(len(v), -1, v.shape[-1]).transpose(1, 2)[:, None] for v in (a, d))
-            a, d = (views_to_positions(each, seen.views) for each in rows)
-            return bound_position_norms(layer.weight, layer.bias, a, d)
-        squares = bound_row_squares(a) if layer.weight.requires_grad else 0.0
+            a, d = (views_to_positions(each, captured.views) for each in rows)
+            return bound_squared_position_norms(layer.weight, layer.bias, a, d)
+        squares = bound_squared_row_norms(a) if layer.weight.requires_grad else 0.0
         if layer.bias is not None and layer.bias.requires_grad:
             squares = squares + 1.0
-        return squares * bound_row_squares(d)
+        return squares * bound_squared_row_norms(d)
 
     def weighted_sum(
-        self, seen: CapturedLayer, factors: Tensor, into: Buffers = NO_BUFFERS
+        self, captured: CapturedLayer, factors: Tensor, into: Buffers = NO_BUFFERS
     ) -> ParameterSums:
-        """Compute (c * d)^T a and the sum of c * d."""
-        layer = seen.layer
+        """Yield the weight with (c * d)^T a and the bias with the sum of c * d."""
+        layer = captured.layer
         assert isinstance(layer, nn.Linear)
-        a, d = seen.input, multiply_rows(seen.output_gradient, factors)
-        if a.ndim > 2 or seen.views > 1:
+        a, d = captured.input, multiply_rows(captured.output_gradient, factors)
+        if a.ndim > 2 or captured.views > 1:
             yield from sum_outer_products(layer.weight, (layer.bias,), a, d)
             return
         if layer.weight.requires_grad:
@@ -362,9 +374,9 @@ class LinearRule(LayerRule):
 
 
 class Conv2dRule(LayerRule):
-    """nn.Conv2d with any kernel, stride, padding, groups and dilation."""
+    """Rule of nn.Conv2d with any kernel, stride, padding, groups and dilation."""
 
-    def shapes(self, layer: nn.Module) -> dict[str, tuple[int, ...]]:
+    def list_parameter_shapes(self, layer: nn.Module) -> dict[str, tuple[int, ...]]:
         assert isinstance(layer, nn.Conv2d)
         channels = layer.in_channels // layer.groups
         filters = (layer.out_channels, channels, *layer.kernel_size)
@@ -373,36 +385,40 @@ class Conv2dRule(LayerRule):
     def count_positions(self, output: Tensor) -> int:
         return output[0, 0].numel()
 
-    def count_formed_numbers(self, layer: nn.Module, output: Tensor) -> int:
-        """Count none: `MAX_UNFOLDED` limits the gradients that are formed at once."""
+    def count_formed_gradient_values(self, layer: nn.Module, output: Tensor) -> int:
+        """Return 0: `MAX_UNFOLDED_VALUES` limits the memory of formed gradients."""
         return 0
 
-    def squared_norms(self, seen: CapturedLayer) -> Tensor:
-        """Unfold the input, so that each output position is a row of a linear layer."""
-        layer, d = seen.layer, seen.output_gradient
+    def squared_norms(self, captured: CapturedLayer) -> Tensor:
+        """Compute ||g_i||^2, (records,): the unfolded convolution is a linear layer.
+
+        Each output position of the convolution is one position of that layer.
+        """
+        layer, d = captured.layer, captured.output_gradient
         assert isinstance(layer, nn.Conv2d)
         if d.ndim != 4:
             raise make_layer_error(
                 layer, "saw one image, not a batch", "keep records the first axis"
             )
-        a = _pad_input(layer, seen.input)
+        a = _pad_input(layer, captured.input)
         taps = layer.weight[0].numel() * layer.groups
-        numbers = max(taps * max(1, d[0, 0].numel()) * seen.views, layer.weight.numel())
-        rows = seen.views * max(1, _memory_limit(MAX_UNFOLDED, d) // numbers)
+        numbers = max(taps * max(1, d[0, 0].numel()) * captured.views, layer.weight.numel())
+        rows = captured.views * max(1, _find_device_limit(MAX_UNFOLDED_VALUES, d) // numbers)
         parts = list(zip(a.split(rows), d.split(rows), strict=True))
-        cache = seen.cache if len(parts) == seen.views == 1 else {}
-        squares = [self._unfolded_norms(layer, *part, seen.views, cache) for part in parts]
+        cache = captured.cache if len(parts) == captured.views == 1 else {}
+        squares = [self._unfolded_norms(layer, *part, captured.views, cache) for part in parts]
         squares = squares[0] if len(squares) == 1 else torch.cat(squares)
-        # A pixel that no patch holds, because a stride skips it, must not hide that it is NaN.
+        # A stride may skip a pixel. If such a pixel is NaN, the norm must be NaN, too.
         if layer.weight.requires_grad:
             return squares
-        return squares + 0.0 * _bound_image_norms(a, seen.views)
+        return squares + 0.0 * _bound_image_norms(a, captured.views)
 
     def _unfolded_norms(
         self, layer: nn.Conv2d, a: Tensor, d: Tensor, views: int, cache: CachedValues
     ) -> Tensor:
+        """Compute ||g_i||^2 of records whose patches fit into memory, (records,)."""
         patches = _extract_patches(layer, a, d)
-        return self._position_norms(
+        return self._squared_position_norms(
             layer,
             views_to_positions(patches.unflatten(1, (layer.groups, -1)), views),
             views_to_positions(d.flatten(2).unflatten(1, (layer.groups, -1)), views),
@@ -410,63 +426,69 @@ class Conv2dRule(LayerRule):
             cache,
         )
 
-    def _position_norms(
+    def _squared_position_norms(
         self, layer: nn.Conv2d, a: Tensor, d: Tensor, a_norms: Tensor, cache: CachedValues
     ) -> Tensor:
-        return bound_position_norms(layer.weight, layer.bias, a, d, a_norms, cache)
+        return bound_squared_position_norms(layer.weight, layer.bias, a, d, a_norms, cache)
 
-    def _of_weight(self, layer: nn.Conv2d, gradient: Tensor) -> Tensor:
-        """Map a gradient of the filters in use to that of the weight, (..., *weight.shape)."""
+    def _map_to_weight_gradient(self, layer: nn.Conv2d, gradient: Tensor) -> Tensor:
+        """Map gradients with respect to the filters to gradients of the weight: unchanged here."""
         return gradient
 
     def weighted_sum(
-        self, seen: CapturedLayer, factors: Tensor, into: Buffers = NO_BUFFERS
+        self, captured: CapturedLayer, factors: Tensor, into: Buffers = NO_BUFFERS
     ) -> ParameterSums:
-        """Compute an ordinary convolution's gradient for the output gradient c * d.
+        """Yield weight and bias with the convolution's gradient for the output gradient c * d.
 
-        If the norms formed the g_i, sum c times those.
+        If `squared_norms` formed the g_i, yield the sums of c_i g_i.
         """
-        layer = seen.layer
+        layer = captured.layer
         assert isinstance(layer, nn.Conv2d)
-        if FORMED_GRADIENTS in seen.cache:
+        if FORMED_GRADIENTS_KEY in captured.cache:
             for parameter, each in zip(
-                (layer.weight, layer.bias), seen.cache[FORMED_GRADIENTS], strict=True
+                (layer.weight, layer.bias), captured.cache[FORMED_GRADIENTS_KEY], strict=True
             ):
                 if parameter is not None and parameter.requires_grad:
                     yield parameter, (factors @ each.flatten(1)).view_as(parameter)
             return
-        d = multiply_rows(seen.output_gradient, factors)
+        d = multiply_rows(captured.output_gradient, factors)
         if layer.weight.requires_grad:
-            gradient = sum_filter_gradients(layer, _pad_input(layer, seen.input), d)
-            yield layer.weight, self._of_weight(layer, gradient).to(layer.weight.dtype)
+            gradient = sum_filter_gradients(layer, _pad_input(layer, captured.input), d)
+            yield layer.weight, self._map_to_weight_gradient(layer, gradient).to(layer.weight.dtype)
         if layer.bias is not None and layer.bias.requires_grad:
             yield layer.bias, sum_in_float64(d, 0, 2, 3)
 
 
 class WeightStandardisedRule(Conv2dRule):
-    """Convolution with filters v / s: its gradients, by the chain rule through them.
+    """Rule of a convolution with standardised filters v / s (v centred weights, s their scale).
 
-    With G the gradient in v / s of one filter, and C the operator that subtracts the mean,
+    With G the gradient with respect to one filter v / s, and C the operator that subtracts the
+    mean, the gradient with respect to the weights is
 
-        g = C G / s - v <v, G> / s^3,
+        g = C G / s - v <v, G> / s^3.
 
-    which is linear in G, so the weighted sum is mapped once. A norm needs every record's G, which
-    is formed. G may be far larger than g: another reason for float64.
+    This is linear in G, so the weighted sum of G is mapped once. A norm needs every record's G in
+    memory. G may be far larger than g: another reason for float64.
     """
 
-    def _position_norms(
+    def _squared_position_norms(
         self, layer: nn.Conv2d, a: Tensor, d: Tensor, a_norms: Tensor, cache: CachedValues
     ) -> Tensor:
-        squares = bound_position_norms(layer.weight.detach(), layer.bias, a, d)  # the bias alone
+        squares = bound_squared_position_norms(
+            layer.weight.detach(), layer.bias, a, d
+        )  # the bias alone
         squares = squares + 0.0 * a_norms
         if layer.weight.requires_grad:
-            rows = max(1, _memory_limit(MAX_UNFOLDED, d) // layer.weight.numel())
+            rows = max(1, _find_device_limit(MAX_UNFOLDED_VALUES, d) // layer.weight.numel())
             parts = zip(a.split(rows), d.split(rows), strict=True)
             squares = squares + torch.cat([self._weight_squares(layer, *part) for part in parts])
         return squares
 
     def _weight_squares(self, layer: nn.Conv2d, a: Tensor, d: Tensor) -> Tensor:
-        """Compute ||g||^2, enlarged by what rounding of positions, C and <v, G> hides."""
+        """Compute ||g||^2 of the weight, enlarged by a bound of its rounding error, (records,).
+
+        Rounding happens in the sum over positions, in C and in <v, G>.
+        """
         assert isinstance(layer, WeightStandardisedConv2d)
         scale = layer.centred()[1].detach()
         taps, length = layer.weight[0].numel(), a.shape[3]
@@ -476,9 +498,9 @@ class WeightStandardisedRule(Conv2dRule):
         if length > 1:
             d_norms = compute_row_norms(d.flatten(1, 2) / scale.view(-1, 1))
             hidden = hidden + unit * length * compute_row_norms(a) * d_norms
-        return (compute_row_norms(self._of_weight(layer, formed)) + hidden).square()
+        return (compute_row_norms(self._map_to_weight_gradient(layer, formed)) + hidden).square()
 
-    def _of_weight(self, layer: nn.Conv2d, gradient: Tensor) -> Tensor:
+    def _map_to_weight_gradient(self, layer: nn.Conv2d, gradient: Tensor) -> Tensor:
         assert isinstance(layer, WeightStandardisedConv2d)
         centred, scale = (each.detach() for each in layer.centred())
         own = (-3, -2, -1)  # of one filter
@@ -488,22 +510,22 @@ class WeightStandardisedRule(Conv2dRule):
 
 
 class NormRule(LayerRule):
-    """nn.GroupNorm and nn.LayerNorm: sums of d * xhat (weight) and of d (bias).
+    """Rule of nn.GroupNorm and nn.LayerNorm: sums of d * xhat (weight) and of d (bias).
 
-    xhat is the normalised input; the sums go over the positions that share a weight.
+    xhat is the normalised input. The sums are over the positions that share a weight.
     """
 
-    def shapes(self, layer: nn.Module) -> dict[str, tuple[int, ...]]:
+    def list_parameter_shapes(self, layer: nn.Module) -> dict[str, tuple[int, ...]]:
         if isinstance(layer, nn.GroupNorm):
-            return dict.fromkeys(self.names, (layer.num_channels,))
+            return dict.fromkeys(self.parameter_names, (layer.num_channels,))
         assert isinstance(layer, nn.LayerNorm)
-        return dict.fromkeys(self.names, tuple(layer.normalized_shape))
+        return dict.fromkeys(self.parameter_names, tuple(layer.normalized_shape))
 
-    def squared_norms(self, seen: CapturedLayer) -> Tensor:
-        """Compute norms of sums over positions, enlarged by a rounding bound."""
-        layer, (xhat, d) = seen.layer, self._laid_out(seen)
+    def squared_norms(self, captured: CapturedLayer) -> Tensor:
+        """Compute ||g_i||^2, enlarged by a bound of the rounding error, (records,)."""
+        layer, (xhat, d) = captured.layer, self._reshape_to_positions(captured)
         assert isinstance(layer, (nn.GroupNorm, nn.LayerNorm))
-        xhat, d = views_to_positions(xhat, seen.views), views_to_positions(d, seen.views)
+        xhat, d = views_to_positions(xhat, captured.views), views_to_positions(d, captured.views)
         length = d.shape[2]
         rounding = ROUNDINGS_PER_TERM * length * torch.finfo(d.dtype).eps if length > 1 else 0.0
         squares = torch.zeros(len(d), dtype=d.dtype, device=d.device)
@@ -519,10 +541,10 @@ class NormRule(LayerRule):
         return squares
 
     def weighted_sum(
-        self, seen: CapturedLayer, factors: Tensor, into: Buffers = NO_BUFFERS
+        self, captured: CapturedLayer, factors: Tensor, into: Buffers = NO_BUFFERS
     ) -> ParameterSums:
-        """Compute the same sums of c * d, over records and positions."""
-        layer, (xhat, d) = seen.layer, self._laid_out(seen)
+        """Yield the weight with the sum of c * d * xhat and the bias with the sum of c * d."""
+        layer, (xhat, d) = captured.layer, self._reshape_to_positions(captured)
         assert isinstance(layer, (nn.GroupNorm, nn.LayerNorm))
         d = multiply_rows(d, factors)
         if layer.weight.requires_grad:
@@ -530,9 +552,9 @@ class NormRule(LayerRule):
         if layer.bias is not None and layer.bias.requires_grad:
             yield layer.bias, sum_in_float64(d, 0, 2).view_as(layer.bias)
 
-    def _laid_out(self, seen: CapturedLayer) -> tuple[Tensor, Tensor]:
-        """Reshape xhat and d to (batch, weights, positions)."""
-        layer, x, d = seen.layer, seen.input, seen.output_gradient
+    def _reshape_to_positions(self, captured: CapturedLayer) -> tuple[Tensor, Tensor]:
+        """Compute xhat; return it and d as (batch, weights, positions)."""
+        layer, x, d = captured.layer, captured.input, captured.output_gradient
         if isinstance(layer, nn.GroupNorm):
             xhat = functional.group_norm(x, layer.num_groups, eps=layer.eps)
             return xhat.reshape(*x.shape[:2], -1), d.reshape(*x.shape[:2], -1)
@@ -546,9 +568,9 @@ class NormRule(LayerRule):
 
 
 class LstmRule(LayerRule):
-    """Lstm: a Linear over the steps, from [x_t, h_(t-1)] to the gates z_t."""
+    """Rule of Lstm: a Linear from [x_t, h_(t-1)] to the gates z_t, with time steps as positions."""
 
-    names = frozenset({"weight", "bias", "second_bias"})
+    parameter_names = frozenset({"weight", "bias", "second_bias"})
 
     def forward(self, module: nn.Module, x: Tensor) -> tuple[Tensor, dict[str, Any]]:
         assert isinstance(module, Lstm)
@@ -560,57 +582,64 @@ class LstmRule(LayerRule):
         assert isinstance(module, Lstm)
         return self._gate_gradients(d, saved) @ module.weight[:, : module.inputs]
 
-    def cached_values(self, module: nn.Module, d: Tensor, saved: dict[str, Any]) -> CachedValues:
-        """Compute [x_t, h_(t-1)] and the gradients of the gates, (batch, steps, ...) each."""
+    def compute_cached_values(
+        self, module: nn.Module, d: Tensor, saved: dict[str, Any]
+    ) -> CachedValues:
+        """Compute [x_t, h_(t-1)] and the gradients of the gates, each (batch, steps, ...)."""
         before = functional.pad(saved["states"].transpose(0, 1)[:-1], (0, 0, 0, 0, 1, 0))
         a = torch.cat([saved["x"].transpose(0, 1), before], dim=2).transpose(0, 1)
         return {"steps": (a, self._gate_gradients(d, saved))}
 
-    def shapes(self, layer: nn.Module) -> dict[str, tuple[int, ...]]:
+    def list_parameter_shapes(self, layer: nn.Module) -> dict[str, tuple[int, ...]]:
         assert isinstance(layer, Lstm)
         gates = 4 * layer.units
         weight = gates, layer.inputs + layer.units
         return {"weight": weight, "bias": (gates,), "second_bias": (gates,)}
 
     def count_positions(self, output: Tensor) -> int:
-        """Count one: a step waits for the one before it."""
+        """Return 1: each time step is a separate product, because it needs the step before."""
         return 1
 
-    def squared_norms(self, seen: CapturedLayer) -> Tensor:
-        """Use the form of positions; a second bias has the gradient of the first."""
-        layer, (a, d) = seen.layer, self._steps(seen)
+    def squared_norms(self, captured: CapturedLayer) -> Tensor:
+        """Compute `bound_squared_position_norms`; both biases have the same gradient."""
+        layer, (a, d) = captured.layer, self._steps(captured)
         assert isinstance(layer, Lstm)
-        a, d = (views_to_positions(v.transpose(1, 2)[:, None], seen.views) for v in (a, d))
-        squares = bound_position_norms(layer.weight, layer.bias, a, d)
-        return squares + bound_position_norms(layer.weight.detach(), layer.second_bias, a, d)
+        a, d = (views_to_positions(v.transpose(1, 2)[:, None], captured.views) for v in (a, d))
+        squares = bound_squared_position_norms(layer.weight, layer.bias, a, d)
+        return squares + bound_squared_position_norms(
+            layer.weight.detach(), layer.second_bias, a, d
+        )
 
     def weighted_sum(
-        self, seen: CapturedLayer, factors: Tensor, into: Buffers = NO_BUFFERS
+        self, captured: CapturedLayer, factors: Tensor, into: Buffers = NO_BUFFERS
     ) -> ParameterSums:
-        """Compute (c * d)^T a and the sum of c * d, over records and steps."""
-        layer, (a, d) = seen.layer, self._steps(seen)
+        """Yield the weight with (c * d)^T a and each bias with the sum of c * d."""
+        layer, (a, d) = captured.layer, self._steps(captured)
         assert isinstance(layer, Lstm)
-        # Steps first, as they are in memory: nothing is copied.
+        # The step axis is first in memory, so nothing is copied.
         d, a = (v.transpose(0, 1) for v in (multiply_rows(d, factors), a))
         yield from sum_outer_products(layer.weight, (layer.bias, layer.second_bias), a, d)
 
-    def gradients(self, seen: CapturedLayer) -> dict[str, Tensor]:
-        """Form them from the gradients of the gates."""
-        a, d = self._steps(seen)
+    def form_gradients(self, captured: CapturedLayer) -> dict[str, Tensor]:
+        """Compute g_i from the gradients of the gates, by parameter name, (batch, ...)."""
+        a, d = self._steps(captured)
         formed = {"weight": d.transpose(1, 2) @ a, "bias": d.sum(dim=1)}
         formed["second_bias"] = formed["bias"]
-        own = dict(seen.layer.named_parameters(recurse=False))
+        own = dict(captured.layer.named_parameters(recurse=False))
         return {name: formed[name] for name, p in own.items() if p.requires_grad}
 
-    def _steps(self, seen: CapturedLayer) -> tuple[Tensor, ...]:
-        """Get `cached_values`; a layer captured by hooks needs a separate pass."""
-        if "steps" not in seen.cache:
+    def _steps(self, captured: CapturedLayer) -> tuple[Tensor, ...]:
+        """Get a and d of each step from the cache; compute them if hooks captured the layer."""
+        if "steps" not in captured.cache:
             with torch.no_grad():
-                saved = self.forward(seen.layer, seen.input)[1]
-                seen.cache.update(self.cached_values(seen.layer, seen.output_gradient, saved))
-        return seen.cache["steps"]
+                saved = self.forward(captured.layer, captured.input)[1]
+                captured.cache.update(
+                    self.compute_cached_values(captured.layer, captured.output_gradient, saved)
+                )
+        return captured.cache["steps"]
 
     def _gate_gradients(self, d: Tensor, saved: dict[str, Any]) -> Tensor:
+        """Compute the gradients of the gates once, (batch, steps, 4 units)."""
         if "gates" not in saved:
             d_states = torch.zeros_like(saved["states"])
             d_states[:, -1] = d
@@ -619,7 +648,7 @@ class LstmRule(LayerRule):
 
 
 def run_lstm_forward(projected: Tensor, recurrent: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """Run the steps of an LSTM in place, in buffers that are allocated once.
+    """Compute all states of an LSTM, in buffers that are allocated once.
 
         z_t = p_t + h_(t-1) R                    i, f, g, o: sigmoid, sigmoid, tanh, sigmoid of z_t
         c_t = f c_(t-1) + i g                    h_t = o tanh(c_t)
@@ -633,7 +662,7 @@ def run_lstm_forward(projected: Tensor, recurrent: Tensor) -> tuple[Tensor, tupl
 
     Source: Hochreiter and Schmidhuber 1997; Gers et al. 2000.
     """
-    # Steps first, so that each is contiguous; a copy, which is overwritten.
+    # The step axis is first, so that each step is contiguous. The copy is overwritten.
     gates = projected.transpose(0, 1).clone(memory_format=torch.contiguous_format)
     steps, batch, units = *gates.shape[:2], len(recurrent)
     states, memories, bent = gates.new_empty(3, steps, batch, units)
@@ -651,14 +680,18 @@ def run_lstm_forward(projected: Tensor, recurrent: Tensor) -> tuple[Tensor, tupl
 
 
 def run_lstm_backward(tape: tuple[Tensor, ...], d_states: Tensor) -> Tensor:
-    """Compute the gradients of p, (batch, steps, 4 units), from those of h, (batch, steps, units).
+    """Compute the gradient with respect to the projected inputs, (batch, steps, 4 units).
 
-    From the last step to the first, d_t being the gradient with respect to h_t alone:
+    Args:
+        tape: Second result of `run_lstm_forward`.
+        d_states: Gradient with respect to the states, (batch, steps, units).
+
+    The recursion goes from the last step to the first; d_t is step t of `d_states`:
 
         e_t = d_t + dz_(t+1) R^T             dc_t = e_t o (1 - tanh(c_t)^2) + f_(t+1) dc_(t+1)
         do = e_t tanh(c_t),   di = dc_t g,   df = dc_t c_(t-1),   dg = dc_t i
 
-    and dz_t through the gates' own derivatives.
+    dz_t follows by the derivatives of sigmoid and tanh.
     """
     gates, memories, bent, recurrent = tape
     steps, batch, units = bent.shape
@@ -706,19 +739,20 @@ RULES: dict[type[nn.Module], LayerRule] = {
 
 
 def find_rule(module: nn.Module) -> LayerRule:
-    """Look up the rule of a module's exact type.
+    """Find the rule of a module's exact type; `GENERAL_RULE` if there is none.
 
-    A subclass, or a layer with more parameters, computes something else: it has the general rule.
+    A subclass, or a layer with further parameters, may compute something else than its type, so it
+    gets the general rule.
     """
     rule = RULES.get(type(module), GENERAL_RULE)
     names = {name for name, _ in module.named_parameters(recurse=False)}
-    return rule if names <= rule.names else GENERAL_RULE
+    return rule if names <= rule.parameter_names else GENERAL_RULE
 
 
 def _extract_patches(layer: nn.Conv2d, a: Tensor, d: Tensor) -> Tensor:
-    """Make the patches of padded images, (rows, taps, positions), as `functional.unfold` does.
+    """Extract the patches of padded images, (rows, patch size, positions).
 
-    One copy of a view: a third of the time that `unfold` takes on a CPU.
+    The result is that of `functional.unfold`, in a third of the time on a CPU.
     """
     rows, channels, down, right = a.stride()
     strides = [step * pixel for step, pixel in zip(layer.stride, (down, right), strict=True)]
@@ -729,21 +763,23 @@ def _extract_patches(layer: nn.Conv2d, a: Tensor, d: Tensor) -> Tensor:
 
 
 def _bound_image_norms(a: Tensor, views: int) -> Tensor:
-    """Compute upper bounds of ||x_i|| of padded images, views together: (batch,)."""
+    """Compute upper bounds of the norms of padded images, (records,), over all views."""
     return bound_norms(a if views == 1 else a.unflatten(0, (-1, views)))
 
 
 def _count_patches_per_pixel(layer: nn.Conv2d) -> int:
-    """Count the patches that contain a pixel, at most: ||A_i||^2 <= that count * ||x_i||^2.
+    """Compute the maximum number of patches that contain one pixel.
 
-    Along an axis, k taps that are e apart meet patches every s pixels: every s / gcd(s, e)-th tap.
+    With it, ||A_i||^2 <= count * ||x_i||^2. Along one axis, let the kernel have k taps at a
+    distance (dilation) of e pixels, and a stride of s. Then a pixel is read by every
+    s / gcd(s, e)-th tap at most.
     """
     axes = zip(layer.kernel_size, layer.stride, layer.dilation, strict=True)
     return math.prod(math.ceil(k * math.gcd(s, e) / s) for k, s, e in axes)
 
 
 def _pad_input(layer: nn.Conv2d, x: Tensor) -> Tensor:
-    """Pad as the layer does, so that what follows needs no padding."""
+    """Pad the input as the layer does, so that later operations need no padding."""
     if layer.padding == "valid":
         return x
     if layer.padding == "same":
@@ -755,11 +791,12 @@ def _pad_input(layer: nn.Conv2d, x: Tensor) -> Tensor:
     return functional.pad(x, (*pairs[1], *pairs[0]), mode=mode)
 
 
-def _memory_limit(of_device: Mapping[str, int], values: Tensor) -> int:
-    return of_device.get(values.device.type, of_device["cpu"])
+def _find_device_limit(limits: Mapping[str, int], values: Tensor) -> int:
+    """Find the limit of the tensor's device type; that of a CPU for unknown devices."""
+    return limits.get(values.device.type, limits["cpu"])
 
 
-def bound_position_norms(
+def bound_squared_position_norms(
     weight: Tensor,
     bias: Tensor | None,
     a: Tensor,
@@ -767,19 +804,23 @@ def bound_position_norms(
     a_norms: Tensor | None = None,
     cache: CachedValues | None = None,
 ) -> Tensor:
-    """Compute ||g_i||^2 of a layer at L positions, enlarged by a bound of the rounding error.
+    """Compute ||g_i||^2 of a layer with L positions, enlarged by a bound of the rounding error.
 
-    Terms at different positions may cancel: then g_i is small, but the rounding error of the sum
-    over positions, here or in `weighted_sum`, is not. It is at most u L ||A_i|| ||D_i|| for the
-    weight and u L sqrt(L) ||D_i|| for the bias (Higham 2002, section 3.1), so this is added.
+    Terms of different positions may cancel. Then g_i is small, but the rounding error of the sum
+    over positions, here or in `weighted_sum`, is not. With machine epsilon u, the error is at most
+    u L ||A_i|| ||D_i|| for the weight and u L sqrt(L) ||D_i|| for the bias (Higham 2002, section
+    3.1). This bound is added to the norm.
 
     Args:
         weight: Weight, (outputs, inputs, ...).
         bias: Bias, (outputs,), or None.
         a: Inputs, (batch, groups, inputs, L).
         d: Output gradients, (batch, groups, outputs, L).
-        a_norms: Norms ||A_i|| or upper bounds, (batch,); None: computed.
-        cache: Receives formed g_i of weight and bias, as `FORMED_GRADIENTS`.
+        a_norms: Norms ||A_i|| or upper bounds, (batch,). None: computed here.
+        cache: Output dictionary for formed g_i of weight and bias, under `FORMED_GRADIENTS_KEY`.
+
+    Returns:
+        Upper bounds of ||g_i||^2, (batch,).
     """
     squares = torch.zeros(len(a), dtype=a.dtype, device=a.device)
     inputs, length = a.shape[2:]
@@ -787,13 +828,13 @@ def bound_position_norms(
     biased = bias is not None and bias.requires_grad
     d_norms = bound_norms(d) if weight.requires_grad or biased else squares
     if weight.requires_grad:
-        if formed_is_cheaper(inputs, d.shape[2], length):
-            # Of three axes: of four, `matmul` takes half as long again.
+        if is_forming_cheaper(inputs, d.shape[2], length):
+            # `bmm` on three axes: `matmul` on four axes takes 1.5 times as long.
             gradient = torch.bmm(d.flatten(0, 1), a.flatten(0, 1).transpose(1, 2))
             gradient = gradient.unflatten(0, a.shape[:2])
             computed = compute_norms_along(gradient.flatten(1), 1)
             if cache is not None:
-                cache[FORMED_GRADIENTS] = gradient, d.sum(dim=3)
+                cache[FORMED_GRADIENTS_KEY] = gradient, d.sum(dim=3)
         else:
             a64, d64 = a.double(), d.double()
             gram = (a64.transpose(2, 3) @ a64) * (d64.transpose(2, 3) @ d64)
@@ -806,21 +847,25 @@ def bound_position_norms(
     return squares
 
 
-def formed_is_cheaper(inputs: int, outputs: int, length: int) -> bool:
-    """Check if g_i takes less time than two Gram matrices in float64, which count double.
+def is_forming_cheaper(inputs: int, outputs: int, length: int) -> bool:
+    """Check whether forming g_i takes less time than two Gram matrices in float64.
 
-    Forming a number of g_i, or converting one to float64, takes as long as about eight products.
+    A float64 product takes as long as two float32 products. Writing one number of g_i, or
+    converting one to float64, takes as long as about eight products.
     """
     formed = (length + 8) * inputs * outputs
     return formed <= 2 * (length + 8) * length * (inputs + outputs)
 
 
-def bound_formed_norms(gradients: Tensor, views: int) -> Tensor:
-    """Compute ||g_i||^2 of formed gradients, enlarged by a rounding bound for the sum over views.
+def bound_squared_formed_norms(gradients: Tensor, views: int) -> Tensor:
+    """Compute ||g_i||^2 of formed gradients, enlarged by a bound of the rounding error.
 
     Args:
-        gradients: Per-row gradients, (records * views, ...).
+        gradients: Gradient of each row, (records * views, ...); g_i is the sum over views.
         views: Number of rows per record.
+
+    Returns:
+        Upper bounds of ||g_i||^2, (records,).
     """
     rows = gradients.reshape(len(gradients), -1)
     if views == 1:
@@ -832,20 +877,21 @@ def bound_formed_norms(gradients: Tensor, views: int) -> Tensor:
 
 
 def views_to_positions(values: Tensor, views: int) -> Tensor:
-    """Reshape (batch * views, ..., L) to (batch, ..., views * L): views become positions."""
+    """Reshape (batch * views, ..., L) to (batch, ..., views * L), so views become positions."""
     if views == 1:
         return values
     return values.unflatten(0, (-1, views)).movedim(1, -2).flatten(-2)
 
 
 def compute_norms_along(values: Tensor, axis: int, out: Tensor | None = None) -> Tensor:
-    """Compute ||v|| along one axis, with a relative error below 1e-6 at any length.
+    """Compute L2 norms along one axis, with a relative error below 1e-6 for any length.
 
-    On a CPU torch adds the squares up in few float32 numbers: the norm of a million equal ones is
-    too small by 1e-3. Of pieces it is by 5e-7, a tenth of the time that float64 takes.
+    On a CPU, torch sums squares in a few float32 accumulators: the norm of a million equal values
+    is too small by a factor of 1e-3. Norms of pieces have an error of 5e-7, in a tenth of the time
+    of float64.
     """
     length, norm = values.shape[axis], torch.linalg.vector_norm
-    if length <= NORM_PIECE:
+    if length <= MAX_NORM_PIECE_LENGTH:
         return norm(values, dim=axis, out=out)
     piece = _find_equal_piece(length)
     whole = length - length % piece
@@ -859,14 +905,15 @@ def compute_norms_along(values: Tensor, axis: int, out: Tensor | None = None) ->
 
 @cache
 def _find_equal_piece(length: int) -> int:
-    equal = max(each for each in range(1, NORM_PIECE + 1) if length % each == 0)
-    return equal if equal >= NORM_PIECE // 4 else NORM_PIECE
+    """Find the piece length that divides a vector evenly, if it is not too short."""
+    equal = max(each for each in range(1, MAX_NORM_PIECE_LENGTH + 1) if length % each == 0)
+    return equal if equal >= MAX_NORM_PIECE_LENGTH // 4 else MAX_NORM_PIECE_LENGTH
 
 
 def bound_norms(values: Tensor) -> Tensor:
-    """Bound ||v_i|| from above, (batch,), in one pass.
+    """Compute upper bounds of ||v_i||, (batch,), in one pass.
 
-    A sum of n squares errs by n roundings at most, and the norm by half of that.
+    A sum of n squares has at most n rounding errors, and its square root half of their size.
     """
     axes, many = tuple(range(1, values.ndim)), values[0].numel()  # no `flatten`, which may copy
     norms = torch.linalg.vector_norm(values, dim=axes)
@@ -878,38 +925,38 @@ def compute_row_norms(values: Tensor) -> Tensor:
     return compute_norms_along(values.flatten(1), 1)
 
 
-def bound_row_squares(values: Tensor) -> Tensor:
-    """Compute ||v_i||^2, (batch,), enlarged by the possible underflow of squares."""
+def bound_squared_row_norms(values: Tensor) -> Tensor:
+    """Compute upper bounds of ||v_i||^2, (batch,); squares may underflow, so this is added."""
     lost = 2 * values.shape[1] * torch.finfo(values.dtype).tiny
     return compute_norms_along(values, 1).square() + lost
 
 
 def multiply_rows(d: Tensor, factors: Tensor) -> Tensor:
-    """Multiply rows by their factors."""
+    """Multiply row i by factor i."""
     return d * factors.view(-1, *(1 for _ in d.shape[1:]))
 
 
 def zero_rows(values: Tensor, bad: Tensor) -> Tensor:
-    """Copy values with the marked rows set to 0."""
-    # A copy of the same layout: sums over another are rounded otherwise.
+    """Copy values, with the marked rows set to 0."""
+    # The copy has the same memory layout, because sums over another layout round differently.
     return values.clone().masked_fill_(bad.view(-1, *(1 for _ in values.shape[1:])), 0)
 
 
 def sum_outer_products(
     weight: Tensor, biases: Sequence[Tensor | None], a: Tensor, d: Tensor
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield a weight with d^T a, and biases with the sum of d.
+    """Yield the weight with d^T a, and each bias with the sum of d; only those that are trained.
 
     Args:
-        weight: Weight, (outputs, inputs); like the biases, left out if it is not trained.
-        biases: Biases, (outputs,) each, or None.
+        weight: Weight, (outputs, inputs).
+        biases: Biases, each (outputs,) or None.
         a: Inputs, (..., inputs).
         d: Output gradients, (..., outputs).
     """
     rows = a.flatten(0, -2), d.flatten(0, -2)
     if weight.requires_grad:
         found = torch.zeros(weight.shape, dtype=torch.float64, device=d.device)
-        for own_a, own_d in _float64_parts(*rows):
+        for own_a, own_d in _iterate_float64_parts(*rows):
             found.addmm_(own_d.T, own_a)
         yield weight, found.to(d.dtype)
     for bias in biases:
@@ -918,7 +965,7 @@ def sum_outer_products(
 
 
 def sum_filter_gradients(layer: nn.Conv2d, x: Tensor, d: Tensor) -> Tensor:
-    """Compute the gradient of a convolution's filters, float64, shaped as its weight.
+    """Compute the gradient of a convolution's weight, in float64 and in the weight's shape.
 
     Args:
         layer: Convolution of any stride, groups and dilation.
@@ -927,7 +974,7 @@ def sum_filter_gradients(layer: nn.Conv2d, x: Tensor, d: Tensor) -> Tensor:
     """
     found = torch.zeros(layer.weight.shape, dtype=torch.float64, device=d.device)
     unfolded = layer.weight[0].numel() * layer.groups * d[0, 0].numel()  # torch does, in float64
-    for own_x, own_d in _float64_parts(x, d, more=unfolded):
+    for own_x, own_d in _iterate_float64_parts(x, d, more=unfolded):
         found += conv2d_weight(
             own_x, layer.weight.shape, own_d,
             stride=layer.stride,  # pyright: ignore[reportArgumentType]
@@ -938,13 +985,13 @@ def sum_filter_gradients(layer: nn.Conv2d, x: Tensor, d: Tensor) -> Tensor:
 
 
 def sum_in_float64(values: Tensor, *axes: int) -> Tensor:
-    """Sum over axes in float64."""
+    """Sum over axes in float64, and round the sum to the dtype of the values."""
     return values.sum(dim=axes, dtype=torch.float64).to(values.dtype)
 
 
-def _float64_parts(*values: Tensor, more: int = 0) -> Iterator[tuple[Tensor, ...]]:
-    """Iterate over parts of the rows as float64; a row takes `more` further numbers of memory."""
+def _iterate_float64_parts(*values: Tensor, more: int = 0) -> Iterator[tuple[Tensor, ...]]:
+    """Yield parts of the rows, converted to float64; each row needs `more` further numbers."""
     of_row = more + sum(each[:1].numel() for each in values)
-    rows = max(1, _memory_limit(MAX_FLOAT64, values[0]) // max(1, of_row))
+    rows = max(1, _find_device_limit(MAX_FLOAT64_VALUES, values[0]) // max(1, of_row))
     for part in zip(*(each.split(rows) for each in values), strict=True):
         yield tuple(each.double() for each in part)

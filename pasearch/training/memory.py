@@ -45,7 +45,7 @@ def count_record_numbers(prepared: PreparedNetwork, records: Tensor) -> int:
         if isinstance(output, Tensor):
             found.append(COPIES_PER_OUTPUT * output.numel() // len(records))
         if isinstance(output, Tensor) and module in prepared.rules:
-            found.append(prepared.rules[module].count_formed_numbers(module, output))
+            found.append(prepared.rules[module].count_formed_gradient_values(module, output))
 
     hooks = [
         module.register_forward_hook(note)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pasearch.training.per_example import Loss, PreparedNetwork
     from pasearch.training.record_sums import SumBuffers
 
-MAX_FORMED_NUMBERS = 2**21
+MAX_FORMED_VALUES = 2**21
 """Maximum number of gradient entries formed at once: 8 MiB, which fits in caches."""
 
 MAX_FINITE_NORM = 2.0**64
@@ -108,7 +108,7 @@ def sum_noisy_clipped_gradients(
     buffers = SumBuffers(parameters) if buffers is None else buffers
     size = sum(p.numel() for p in parameters)
     total = torch.zeros(size, device=x.device)
-    rows = max(1, MAX_FORMED_NUMBERS // size)
+    rows = max(1, MAX_FORMED_VALUES // size)
     for start in range(0, len(x), rows):
         part = slice(start, start + rows)
         gradients = form_gradients(prepared, x[part], loss(part))

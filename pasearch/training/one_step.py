@@ -424,6 +424,6 @@ def reseed_dropout(
         if own is None:
             reseed(0)
         elif kernels is not None:
-            reseed(*gpu.mask_key(own, step), kernels.uniform)
+            reseed(*gpu.derive_mask_key(own, step), kernels.uniform)
         else:
             reseed(own.seed64(step))

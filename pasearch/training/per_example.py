@@ -1,12 +1,13 @@
-"""Sums of clipped per-example gradients, without forming the gradients.
+"""Sums of clipped per-example gradients, computed without storing the gradients.
 
 One forward and one backward pass give, for every trainable layer, its input a and the gradient d of
-the summed loss with respect to its output; row i of both belongs to record i alone. Norms and
-weighted sums of per-example gradients follow from these, layer by layer (`layer_rules`).
+the summed loss with respect to its output; row i of both depends on record i only. The module
+`layer_rules` computes norms and weighted sums of per-example gradients from a and d. "Capturing" a
+layer means to collect its a and d.
 
-A chain of modules (nested `nn.Sequential` and `SkipConcat`) is walked module by module, each by its
-rule, so nothing is attached to it. Any other network is captured by forward hooks, which are
-removed after the pass, and by autograd.
+A chain of modules (nested `nn.Sequential` and `SkipConcat`) is run module by module, each by its
+layer rule. Layers of any other network are captured by forward hooks, which are removed after the
+pass, and by autograd.
 
 Source: Bu et al. 2022. Proof: docs/guarantees/dp-sgd.md.
 """
@@ -36,25 +37,25 @@ from pasearch.training.losses import RecordLoss
 from pasearch.training.record_sums import BLOCK_RECORDS, SumBuffers
 
 Loss = Callable[[Tensor], Tensor]
-"""Function from the network's output, (batch, ...), to each record's own loss, (batch,)."""
+"""Function from the network's output, (batch, ...), to the loss of each record, (batch,)."""
 
 
 class ClippingProtocol(Protocol):
-    """Clipping method as a sum needs it: see `clipping.ClippingMethod`."""
+    """Part of `clipping.ClippingMethod` that the sum of clipped gradients uses."""
 
     is_per_layer: ClassVar[bool]
 
     def factors(self, norms: Tensor) -> Tensor:
-        """Compute the factors of gradients from their norms."""
+        """Compute the factor of each gradient from its norm, in the same shape."""
         ...
 
     def within(self, norms: Tensor) -> Tensor | None:
-        """Check which norms are within the clipping norm; None if that is not counted."""
+        """Mark the norms that are at most the clipping norm; None if the method counts none."""
         ...
 
 
 def list_trainable_parameters(network: nn.Module) -> list[nn.Parameter]:
-    """List the parameters that training changes, in the module's order."""
+    """List the trainable parameters, in the network's order."""
     return [parameter for parameter in network.parameters() if parameter.requires_grad]
 
 
@@ -68,19 +69,20 @@ def list_trainable_layers(network: nn.Module) -> list[nn.Module]:
 
 
 class PreparedNetwork:
-    """A network with what depends on it alone, computed once instead of at every step.
+    """Network with its layer rules and structure, found once instead of at every step.
 
     Args:
-        network: Accepted by `validate`; its layers, and which are trained, stay the same.
+        network: Network accepted by `validate`. Its layers, and which of them are trainable, must
+            not change later.
 
     Attributes:
-        parameters: Trainable parameters, in the module's order.
-        rules: Rule of each trainable layer, in the module's order.
-        keyed: Functions that reseed modules with random masks.
+        parameters: Trainable parameters, in the network's order.
+        rules: Rule of each trainable layer, in the network's order.
+        keyed: `reseed` methods of the modules that draw random masks.
         dense: The network as a chain of linear layers; None for any other network.
-        checks_finite: Whether to check for records that are not finite, which waits for a GPU. If
-            not, the sums of a batch with such a record may not be finite, and must not be used
-            then.
+        checks_finite: Whether to set records with gradients that are not finite to 0. The check
+            waits for a GPU. If False, a sum with such a record may not be finite, and the caller
+            must discard it.
     """
 
     __slots__ = ("_chain", "checks_finite", "dense", "keyed", "network", "parameters", "rules")
@@ -106,30 +108,30 @@ class PreparedNetwork:
 
     @property
     def modules(self) -> list[nn.Module] | None:
-        """Modules that a chain calls, in order; None for any other network."""
+        """Modules of a chain, in the order of their calls; None for any other network."""
         return None if self._chain is None else [link.module for link in _flatten(self._chain)]
 
     @classmethod
     def of(cls, network: nn.Module | Self) -> Self:
-        """Prepare a network, unless it is prepared already."""
+        """Prepare a network; return a `PreparedNetwork` unchanged."""
         return network if isinstance(network, cls) else cls(network)  # pyright: ignore[reportArgumentType]
 
     @torch.no_grad()
     def capture(self, x: Tensor, loss: Loss, views: int = 1) -> list[CapturedLayer]:
-        """Run forward and backward once, and capture every trainable layer that is used.
+        """Run one forward and one backward pass, and capture every trainable layer that is used.
+
+        The time is that of a backward pass without the gradients of the parameters.
 
         Args:
             x: Rows, (batch, ...).
-            loss: Each row's own loss.
-            views: Rows per record; the losses are divided by it.
+            loss: Loss of each row.
+            views: Number of rows per record; losses are divided by it.
 
         Returns:
-            What was captured, in the order of `rules`.
+            Captured layers, in the order of `rules`.
 
         Raises:
-            UsageError: A layer whose rows are not the records, or whose tensors were overwritten.
-
-        Cost: as much as a plain backward pass, without the gradients of the parameters.
+            UsageError: The rows of a layer are not the records, or its tensors were overwritten.
         """
         if self._chain is None:
             found = self._capture_by_hooks(x, loss, views)
@@ -144,7 +146,11 @@ class PreparedNetwork:
     def _backward(
         self, tape: list[_Call], d: Tensor, found: dict[nn.Module, CapturedLayer], views: int
     ) -> Tensor | None:
-        """Go back through the calls; None as soon as every trainable layer is captured."""
+        """Run the backward pass through the calls, and add captured layers to `found`.
+
+        Returns the gradient with respect to the first input; None if it is not needed, because
+        every trainable layer is captured.
+        """
         for call in reversed(tape):
             if call.inner is not None:  # SkipConcat: the input is part of its output
                 width = call.input.shape[1]
@@ -155,7 +161,7 @@ class PreparedNetwork:
                 continue
             if call.module in self.rules:
                 seen = found[call.module] = CapturedLayer(call.module, call.input, d, views)
-                seen.cache.update(call.rule.cached_values(call.module, d, call.saved))
+                seen.cache.update(call.rule.compute_cached_values(call.module, d, call.saved))
                 if len(found) == len(self.rules):
                     return None
             d = call.rule.backward(call.module, d, call.saved)
@@ -164,6 +170,7 @@ class PreparedNetwork:
     def _capture_by_hooks(
         self, x: Tensor, loss: Loss, views: int
     ) -> dict[nn.Module, CapturedLayer]:
+        """Capture the layers of a network that is not a chain, by hooks and autograd."""
         calls: list[_Call] = []
         with torch.enable_grad():
             with _record_calls(self.rules, calls):
@@ -184,14 +191,14 @@ class PreparedNetwork:
 
     @torch.no_grad()
     def calls(self, x: Tensor) -> list[tuple[nn.Module, Tensor, Tensor]]:
-        """List every trainable layer that is used, with its input and output for such rows."""
+        """List (layer, input, output) of every trainable layer that is used, for the rows x."""
         calls: list[_Call] = []
         with _record_calls(self.rules, calls):
             self.network(x)
         return [(call.module, call.input, call.output) for call in calls]
 
-    def product(self, x: Tensor) -> float:
-        """Count the operations of a record's largest matrix product, for records like these."""
+    def count_product_operations(self, x: Tensor) -> float:
+        """Count the operations per record of the largest matrix product, for rows like x."""
         found = ((self.rules[layer].count_positions(output), getattr(layer, "weight", None))
                  for layer, _, output in self.calls(x))  # fmt: skip
         return max(
@@ -201,7 +208,7 @@ class PreparedNetwork:
 
 @dataclass(frozen=True, slots=True)
 class _Link:
-    """A module of a chain and its rule; of a `SkipConcat`, the modules within."""
+    """Module of a chain with its rule; `inner` holds the modules of a `SkipConcat`."""
 
     module: nn.Module
     rule: LayerRule
@@ -210,7 +217,11 @@ class _Link:
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """One call of a module; `versions` shows whether its tensors were overwritten later."""
+    """One call of a module in the forward pass.
+
+    `versions` are the version counters of input and output at the time of the call: they differ
+    later if a tensor was overwritten. `saved` is the second result of `LayerRule.forward`.
+    """
 
     module: nn.Module
     rule: LayerRule
@@ -222,12 +233,14 @@ class _Call:
 
 
 def _list_links(module: nn.Module) -> Iterator[_Link]:
+    """Yield the modules of nested `nn.Sequential`, in order, with their rules."""
     for leaf in _list_leaves(module):
         inner = list(_list_links(nn.Sequential(*leaf))) if type(leaf) is SkipConcat else None
         yield _Link(leaf, find_rule(leaf), inner)
 
 
 def _flatten(links: list[Any]) -> Iterator[Any]:
+    """Yield links or calls, with each `SkipConcat` replaced by its inner ones."""
     for link in links:
         if link.inner is None:
             yield link
@@ -236,6 +249,7 @@ def _flatten(links: list[Any]) -> Iterator[Any]:
 
 
 def _list_leaves(module: nn.Module) -> Iterator[nn.Module]:
+    """Yield the modules of nested `nn.Sequential`, in order."""
     if type(module) is nn.Sequential:
         for child in module:
             yield from _list_leaves(child)
@@ -244,7 +258,7 @@ def _list_leaves(module: nn.Module) -> Iterator[nn.Module]:
 
 
 def _run_forward(chain: list[_Link], x: Tensor, tape: list[_Call]) -> Tensor:
-    """Compute the output of a chain, and record its calls."""
+    """Compute the output of a chain, and append its calls to `tape`."""
     for link in chain:
         inner, saved, before = None, None, x._version
         if link.inner is not None:
@@ -275,6 +289,8 @@ def _differentiate_loss(loss: Loss, output: Tensor, views: int) -> Tensor:
 
 @contextmanager
 def _record_calls(rules: dict[nn.Module, LayerRule], calls: list[_Call]) -> Iterator[None]:
+    """Append every call of the layers in `rules` to `calls`, by temporary forward hooks."""
+
     def record(
         layer: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any], output: Any
     ) -> None:
@@ -302,12 +318,14 @@ def _record_calls(rules: dict[nn.Module, LayerRule], calls: list[_Call]) -> Iter
 
 
 def _make_tensor_error(layer: nn.Module) -> UsageError:
+    """Create the error for a layer that does not map one tensor to one tensor."""
     return make_layer_error(
         layer, "does not map one tensor to one tensor", "wrap it so that it does"
     )
 
 
 def _check_calls(calls: list[_Call], batch: int) -> None:
+    """Raise an error if a layer's rows are not the records, or its tensors were overwritten."""
     if not calls:
         raise UsageError(
             "The network used none of its trainable layers: call them in `forward`, as modules."
@@ -322,13 +340,15 @@ def _check_calls(calls: list[_Call], batch: int) -> None:
 
 
 FIXED_MODULE_TYPES = (nn.Linear, nn.Conv2d, nn.Tanh, nn.ReLU, nn.Sigmoid, TemperedSigmoid)
-"""Modules that treat each record in the same way at every step, if not trained."""
+"""Types of modules without random numbers: their output is the same at every step if not trained.
+"""
 
 
 def split_fixed_modules(network: nn.Module) -> tuple[nn.Sequential, nn.Module]:
-    """Split a chain before its first module that is trained or differs from step to step.
+    """Split a network into a part with the same output at every step, and the rest.
 
-    For any other network, the second part is the whole network.
+    The split is before the first module that is trained or draws random numbers. If the network is
+    not an `nn.Sequential`, the first part is empty.
     """
     if type(network) is not nn.Sequential:
         return nn.Sequential(), network
@@ -340,7 +360,7 @@ def split_fixed_modules(network: nn.Module) -> tuple[nn.Sequential, nn.Module]:
 
 
 def _is_fixed(module: nn.Module | None) -> bool:
-    """Check that a module does the same to each record at every step, and keeps the first axis."""
+    """Check that a module's output for a record is the same at every step."""
     if type(module) is nn.Flatten:
         return module.start_dim == 1 and module.end_dim == -1
     if type(module) is nn.Unflatten:
@@ -353,7 +373,7 @@ def _is_fixed(module: nn.Module | None) -> bool:
 def capture_layers(
     network: nn.Module | PreparedNetwork, x: Tensor, loss: Loss
 ) -> list[CapturedLayer]:
-    """Capture every trainable layer: see `PreparedNetwork.capture`."""
+    """Capture every trainable layer that is used; see `PreparedNetwork.capture`."""
     return PreparedNetwork.of(network).capture(x, loss)
 
 
@@ -370,29 +390,30 @@ def clipped_sum_and_counts(
     buffers: SumBuffers | None = None,
     counted: bool = True,
 ) -> tuple[list[Tensor], Tensor]:
-    """Compute the sum over records of their clipped gradients, and count norms within the bounds.
+    """Compute the sum of clipped per-example gradients, and count the norms within the clip norm.
 
-    Guarantee: changing one record changes the sum by at most `bounding.sensitivity` in L2 norm, and
-    each count by at most 1/2, if the record's mask is False in one of the two worlds. A record with
-    a gradient that is not finite adds exactly 0 to the sum. The network's parameters and their
-    `.grad` are not touched.
+    Guarantee: if one record becomes the null record (its mask becomes False), the sum changes by at
+    most `bounding.sensitivity` in L2 norm, and each count by at most 1/2. A record whose gradient
+    is not finite adds exactly 0 to the sum. The network's parameters and their `.grad` are not
+    changed.
 
     Args:
-        network: Accepted by `validate`.
-        x: Rows, (batch * views, ...), at least one; those of one record side by side.
-        loss: Each row's own loss.
-        bounding: Clipping method; None sums the gradients as they are (declared-public data only).
+        network: Network accepted by `validate`.
+        x: Rows, (batch * views, ...), at least one; the rows of one record are adjacent.
+        loss: Loss of each row.
+        bounding: Clipping method. None: no clipping (declared-public data only).
         mask: Bool, (batch,); False for null records.
-        views: Number of rows per record; its gradient is their mean, which is then clipped.
-        weights: Factors from 0 to 1 that clipped gradients are multiplied by, (batch,); None: 1.
-        buffers: Buffers of the sum, to whose float64 totals this one is added. None: new ones.
-        counted: Whether the counts are needed; if not they are 0.
+        views: Number of rows per record. The mean of their gradients is clipped.
+        weights: Factors in [0, 1] by which clipped gradients are multiplied, (batch,). None: 1.
+        buffers: Buffers to whose float64 totals the sum is added. None: new buffers.
+        counted: Whether to count; if False the counts are 0.
 
     Returns:
-        Without buffers the sums, one tensor per trainable parameter, in the network's order; with
-        buffers their views, which hold the last block alone. And the sum over records of
-        [norm <= C] - 1/2: float64, (1,), or (layers,) if every layer has its own bound. Null
-        records add 0, and one that is not finite adds -1/2.
+        The sums, one tensor per trainable parameter, in the network's order. If `buffers` are
+        given: their views instead, which hold the sum of the last block only; the sum is in
+        `buffers.totals`.
+        The counts, float64: the sum over records of [norm <= C] - 1/2, shape (1,), or (layers,) for
+        per-layer clipping. Null records add 0, and records with a norm that is not finite -1/2.
     """
     if x.shape[0] != views * mask.shape[0]:
         raise ValueError(f"x has {len(x)} rows: expected {views} views of {len(mask)} records.")
@@ -415,7 +436,7 @@ def clipped_sum_and_counts(
         norms = norms.where(finite, math.inf)
         if prepared.checks_finite:  # 0 * NaN is NaN: set the rows to 0 first
             bad = (~finite).repeat_interleave(views)
-            captured = [seen.without(bad) for seen in captured]
+            captured = [seen.with_zero_rows(bad) for seen in captured]
     own = factors if views == 1 else factors.repeat_interleave(views, dim=-1)
     size = BLOCK_RECORDS * views
     parts = zip(*(seen.split(size) for seen in captured), strict=True)
@@ -427,7 +448,7 @@ def clipped_sum_and_counts(
                 view = left.pop(id(parameter))
                 if value is not view:
                     view.copy_(value)
-        for view in left.values():  # of a layer that was not used
+        for view in left.values():  # parameters of layers that were not used
             view.zero_()
         buffers.add_block()
     if given is None:
@@ -441,14 +462,14 @@ def clipped_sum_and_counts(
 
 
 def form_gradients(network: nn.Module | PreparedNetwork, x: Tensor, loss: Loss) -> Tensor:
-    """Form every record's gradient, (batch, parameters), parameters in the network's order.
+    """Compute every record's gradient, (batch, number of parameters), in the network's order.
 
-    Memory: batch * parameters numbers. Noise on each record needs them; nothing else does.
+    The result needs a lot of memory; it is used only for noise on each record.
     """
     prepared, found = PreparedNetwork.of(network), dict[int, Tensor]()
     for seen in prepared.capture(x, loss):
         own = dict(seen.layer.named_parameters(recurse=False))
-        for name, gradient in prepared.rules[seen.layer].gradients(seen).items():
+        for name, gradient in prepared.rules[seen.layer].form_gradients(seen).items():
             found[id(own[name])] = gradient.flatten(1)
     rows = [
         found[id(p)] if id(p) in found else x.new_zeros(len(x), p.numel(), dtype=p.dtype)
@@ -470,9 +491,9 @@ UNSUPPORTED_MODULES: tuple[tuple[type[nn.Module], str], ...] = (
 
 
 def validate(network: nn.Module) -> list[str]:
-    """List every reason why the network cannot be trained record by record; empty is good.
+    """List the reasons why per-example gradients of a network are not supported; empty if none.
 
-    Each reason names the module's path, the problem and the replacement.
+    Each reason names the module's path, the problem and a remedy.
 
     >>> import torch
     >>> validate(torch.nn.Linear(2, 1))
@@ -502,7 +523,7 @@ def validate(network: nn.Module) -> list[str]:
 
 
 def _find_faults(module: nn.Module, own: list[nn.Parameter]) -> Iterator[str]:
-    """Yield the problems of one module; `own` are its trainable parameters."""
+    """Yield the problems of one module with the trainable parameters `own`."""
     for kind, why in UNSUPPORTED_MODULES:
         if isinstance(module, kind):
             yield f"{why}."
@@ -515,7 +536,7 @@ def _find_faults(module: nn.Module, own: list[nn.Parameter]) -> Iterator[str]:
     norm = isinstance(module, (nn.GroupNorm, nn.LayerNorm))
     if norm and not bool(torch.tensor(module.eps, dtype=torch.float32) > 0):
         yield "divides by the standard deviation, which is 0 for a constant record; set eps=1e-5."
-    for name, shape in find_rule(module).shapes(module).items():
+    for name, shape in find_rule(module).list_parameter_shapes(module).items():
         found = getattr(module, name)
         if found is not None and tuple(found.shape) != shape:
             yield (

@@ -1,11 +1,12 @@
 """Sums over records: blocks in float32, totals in float64.
 
-A running float32 sum lets one record decide how every later addition is rounded. So the gradients
-of at most `BLOCK` records are added in float32, and the sums of blocks in float64 (`SumBuffers`).
+In a running float32 sum, one record would change the rounding of every later addition. So the
+gradients of at most `BLOCK_RECORDS` records are added in float32, and the sums of blocks in float64
+(`SumBuffers`).
 
-Where a record has several positions or views, its terms may cancel and be far larger than what is
-left of them: in a float32 sum they would round away digits of what other records add. Such sums are
-float64 within the block, too.
+If a record has several positions or views, its terms may be far larger than their sum. In a float32
+sum they would change the rounding of other records' terms. Such sums use float64 within the block,
+too.
 
 Proof: docs/guarantees/floating-point.md ("The sum"), docs/guarantees/dp-sgd.md.
 """
@@ -19,29 +20,29 @@ import torch
 from torch import Tensor, nn
 
 BLOCK_RECORDS = 64
-"""Records whose gradients are added in float32; the sums of blocks are added in float64."""
+"""Maximum number of records whose gradients are added in float32, as one block."""
 MAX_GROUP_BLOCKS = 2**16
-"""Blocks whose sums are added to one float64 total; the totals of groups are added in turn."""
+"""Maximum number of blocks whose sums are added to one float64 total, as one group."""
 
 
 class SumBuffers:
-    """Buffers for one step's sum over records: one block of them in float32, all in float64.
+    """Buffers for the sum of one training step over records: one block float32, the total float64.
 
-    Kernels write the sum of one block of at most `BLOCK` records into `views`; `add_block` adds it
-    to `totals`. So one record changes how the sum is rounded within its own block, and by one
-    float64 addition per later block.
+    Kernels write the sum of a block of at most `BLOCK_RECORDS` records into `views`, and
+    `add_block` adds it to `totals`. So a record influences float32 rounding in its own block only,
+    and one float64 addition per later block.
 
-    Guarantee: one record moves `totals` by at most `SUM_ROUNDING` times the sensitivity.
+    Guarantee: one record changes `totals` by at most `SUM_ROUNDING` times the sensitivity.
 
     Args:
-        parameters: The network's trainable parameters, in their order.
+        parameters: Trainable parameters, in the network's order.
 
     Attributes:
-        flats: One flat buffer per run of parameters of one dtype and device: the sum of a block,
-            and after `write_back` the step's (noisy) sum.
-        views: One view of `flats` per parameter.
-        of: The same views by a parameter's id.
-        totals: Like `flats`, float64.
+        flats: Flat buffers, one per group of consecutive parameters with equal dtype and device.
+            They hold the sum of a block; after `write_back`, the (noisy) sum of the step.
+        views: One view of `flats` per parameter, in the parameter's shape.
+        of: The same views, by id of the parameter.
+        totals: Float64 buffers of the same sizes as `flats`.
 
     Proof: docs/guarantees/floating-point.md ("The sum").
     """
@@ -70,14 +71,14 @@ class SumBuffers:
 
     @property
     def totals(self) -> list[Tensor]:
-        """The float64 totals, allocated on first use."""
+        """Float64 sum of all blocks of the step; allocated on first use."""
         if not self._totals:
             self._totals = [torch.zeros_like(flat, dtype=torch.float64) for flat in self.flats]
         return self._totals
 
     @property
     def total_views(self) -> list[Tensor]:
-        """One view of `totals` per parameter."""
+        """One view of `totals` per parameter, in the parameter's shape."""
         found: list[Tensor] = []
         for total in self.totals:
             start = 0
@@ -102,7 +103,7 @@ class SumBuffers:
             total.add_(flat)
 
     def end(self) -> list[Tensor]:
-        """Return the totals of all blocks added since `reset`."""
+        """Finish the sum, and return the totals of all blocks added since `reset`."""
         if self._groups:
             self._end_group()
             for total, group in zip(self.totals, self._groups, strict=True):
@@ -111,11 +112,12 @@ class SumBuffers:
         return self.totals
 
     def write_back(self) -> None:
-        """Round the totals to the parameters' dtype, into `flats` and `views`."""
+        """Copy the totals to `flats` and `views`, rounded to the parameters' dtype."""
         for flat, total in zip(self.flats, self.totals, strict=True):
             flat.copy_(total)
 
     def _end_group(self) -> None:
+        """Add the totals to the sum of groups, and set them to 0."""
         if not self._groups:
             self._groups = [torch.zeros_like(total) for total in self.totals]
         for group, total in zip(self._groups, self.totals, strict=True):
@@ -126,7 +128,7 @@ class SumBuffers:
 
 @torch.no_grad()
 def flatten_parameters(parameters: Sequence[nn.Parameter]) -> list[Tensor]:
-    """Move parameters into flat buffers, which are returned; they stay views, without gradients."""
+    """Make parameters views of flat buffers, which are returned; gradients are removed."""
     buffers = SumBuffers(parameters)
     for parameter, view in zip(parameters, buffers.views, strict=True):
         view.copy_(parameter)

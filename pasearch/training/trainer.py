@@ -1,7 +1,7 @@
-"""Training of one network by a recipe, step by step, from its own keys.
+"""Training of one network with a recipe (training configuration), step by step.
 
-The same code trains privately and, on declared-public data, without noise and clipping. All
-randomness is keyed by purpose and step: no two trials and no two steps share any.
+The same code trains privately and, on declared-public data, without noise and clipping. Random
+numbers come from a separate key for each trial, purpose and step.
 
 Source: docs/rules.md, rules 7, 8, 11 and 14. Proof: docs/guarantees/dp-sgd.md.
 """
@@ -47,11 +47,10 @@ if TYPE_CHECKING:
     from pasearch.training.recipe import Recipe
 
 
-# Several threads are faster from this size of a step; below it they wait for each other longer than
-# they save (benchmarks/speed).
-MIN_SHARED_OPERATIONS = 1.4e8  # of the step's largest matrix product, by PyTorch
-MIN_SHARED_LINEAR_OPERATIONS = 8e7  # the same, by the linear backend
-MIN_SHARED_BATCH_NUMBERS = 2**20  # numbers of the batch's records
+# Minimum size of a step for which several threads are faster than one (benchmarks/speed).
+MIN_SHARED_OPERATIONS = 1.4e8  # operations of the step's largest matrix product, with PyTorch
+MIN_SHARED_LINEAR_OPERATIONS = 8e7  # the same, with the linear backend
+MIN_SHARED_BATCH_NUMBERS = 2**20  # count of numbers in the records of a batch
 
 
 def train(
@@ -72,19 +71,20 @@ def train(
 
     Args:
         network: Network accepted by `per_example.validate`.
-        records: Open partition, charged by the caller.
+        records: Records of the partition; the caller has charged the privacy cost.
         recipe: Training configuration with a learning rate.
-        streams: Random stream for each of "batch", "noise" and "dropout", used for nothing else.
-        device: Device, "cpu" or "cuda"; the network stays there.
-        on_step: Callback with the number of finished steps: after each, or on a GPU each round.
-        looks: Function that tells whether `on_step` must run after a number of finished steps,
-            because it evaluates the network; None: after each.
-        query: Validation query of screening (a loss) or of a validation-driven schedule (an
-            accuracy); only these need it.
+        streams: Random streams "batch", "noise" and "dropout", used for nothing else.
+        device: Device, "cpu" or "cuda". The network stays on this device.
+        on_step: Callback with the number of finished steps. It is called after each step on a CPU,
+            and after each round of steps on a GPU.
+        looks: Function from a number of finished steps to bool: whether `on_step` must be called
+            then, because it evaluates the network. None: after every step.
+        query: Validation query, for screening (a loss) or a validation-driven schedule (an
+            accuracy). None: neither is used.
 
     Raises:
-        UsageError: A network whose per-example gradients cannot be separated; no noise on private
-            data; no learning rate.
+        UsageError: Per-example gradients of the network are not supported, private data would be
+            used without noise, or the recipe has no learning rate.
 
     Cost: charged by the caller before `records` was opened.
     """
@@ -109,13 +109,15 @@ def run_rounds(
     splits: bool = True,
     together: TrainingGroup | None = None,
 ) -> Iterator[int]:
-    """Train as `train` does, one round per iteration; a GPU works on it between iterations.
+    """Train as `train` does, as an iterator over rounds of steps.
+
+    A GPU computes a round while the caller has control. Arguments, errors and cost are those of
+    `train`, with two further arguments: `splits`, whether a step that runs out of memory is
+    repeated with fewer rows at once instead of raising the error; and `together`, a group of
+    trainings that share kernel calls on a GPU.
 
     Yields:
-        Number of steps that were finished when a round began.
-
-    Args, raises and cost: as for `train`; and `splits`, whether a step that runs out of memory is
-    made again with fewer rows at once instead of raising the error.
+        Number of finished steps at the beginning of each round.
     """
     training = Training(
         network, records, recipe, streams, device=device, query=query, splits=splits,
@@ -130,24 +132,27 @@ def run_rounds(
                 most = next((k for k in ends if looks is None or looks(finished + k)), most)
             training.begin_steps(most)
             yield finished
-            if not (made := training.end()):
+            if not (made := training.end_round()):
                 break
             finished += made
             if on_step is not None:
                 on_step(finished)
     except BaseException:
-        training.abandon()
+        training.undo_round()
         raise
     training.finish()
 
 
 class Training:
-    """A training in progress: `train` in single steps, with the network usable between them.
+    """Training in progress: makes single steps, with the network usable between them.
 
-    Guarantee: after t steps the weights, and their average, cost t steps of `recipe.event(n)`.
+    Guarantee: after t steps, the privacy cost of the weights and of their average is that of t
+    steps of `recipe.event(n)`.
 
-    Args, raises and cost: as for `train`; `splits` as for `run_rounds`; and `in_rounds`, whether
-    steps are made as on a GPU (None: on a GPU only).
+    The arguments, errors and the cost are those of `train` and `run_rounds`.
+
+    Args:
+        in_rounds: Whether steps are made in rounds as on a GPU. None: on a GPU only.
     """
 
     def __init__(
@@ -174,7 +179,7 @@ class Training:
         self._prepared = PreparedNetwork(network)
         _check_record_independence(self._prepared, self._slots.x)
         if recipe.augmentation is None:
-            self._do_ahead()
+            self._apply_fixed_modules()
         self._weights = flatten_parameters(self._prepared.parameters)
         self._sums = SumBuffers(self._prepared.parameters)
         self._optimizing = recipe.optimizer_stage
@@ -185,7 +190,7 @@ class Training:
         rows = limit_rows_in_memory(self._prepared, synthetic, device)
         shares = scale_class_weights(recipe.class_weights, self._slots.device)
         self._slots = replace(self._slots, rows=rows, shares=shares)
-        self._splits, self._threads = splits, self._threads_of(synthetic, device)
+        self._splits, self._threads = splits, self._choose_thread_count(synthetic, device)
         self._team = ThreadTeam(self._threads)
         self._average = _Average(self._weights, recipe)
         self._finished = 0
@@ -201,7 +206,7 @@ class Training:
             self._screen = UpdateScreening(recipe.screening, network, self._optimizer, coins, query)
         self._rounds, self._on_gpu, self._together = None, None, together
         if (device != "cpu" if in_rounds is None else in_rounds) and can_use_rounds(recipe):
-            self._on_gpu = self._gpu_code(device)
+            self._on_gpu = self._make_gpu_training(device)
             blocks = None if self._on_gpu is None else self._on_gpu.blocks
             self._rounds = Rounds(self._prepared, self._slots, recipe, streams, self._sums, blocks)
         self._before: _Snapshot | None = None
@@ -212,7 +217,8 @@ class Training:
                 team=self._team,
             )  # fmt: skip
 
-    def _gpu_code(self, device: str) -> GpuTraining | None:
+    def _make_gpu_training(self, device: str) -> GpuTraining | None:
+        """Create the training in GPU kernels; None if they do not support it."""
         optimizer, streams = self._optimizer, self._streams
         if not can_use_gpu_steps(self._prepared, self._slots, self._recipe, streams):
             return None
@@ -224,24 +230,26 @@ class Training:
             self._together,
         )  # fmt: skip
 
-    def _threads_of(self, synthetic: Tensor, device: str) -> int:
-        """Choose the number of threads of a step, from public numbers alone."""
+    def _choose_thread_count(self, synthetic: Tensor, device: str) -> int:
+        """Choose the number of threads of a step, from public numbers only."""
         most, recipe = torch.get_num_threads(), self._recipe
         if device != "cpu":
             return most
         batch = recipe.expected_batch_size
-        product = self._prepared.product(synthetic) * min(batch, recipe.chunk, self._slots.rows)
+        product = self._prepared.count_product_operations(synthetic) * min(
+            batch, recipe.chunk, self._slots.rows
+        )
         moved = batch * synthetic[0].numel() >= MIN_SHARED_BATCH_NUMBERS
         if accepts(self._prepared, self._slots, recipe):
             shared = moved or product >= MIN_SHARED_LINEAR_OPERATIONS
             return count_threads(recipe, most if shared else 1)
         return most if moved or product >= MIN_SHARED_OPERATIONS else 1
 
-    def _do_ahead(self) -> None:
-        """Apply to all records, once, what the network does before its first trained layer.
+    def _apply_fixed_modules(self) -> None:
+        """Apply the modules before the first trained layer to all records once, not in every step.
 
-        If the result would take much memory, the last modules are left to each step. So are layers
-        with parameters, if the steps together have fewer records than the partition.
+        If the result would take too much memory, the last of these modules remain in the network.
+        So do layers with parameters, if all batches together have fewer records than the partition.
         """
         ahead, rest = split_fixed_modules(self._prepared.network)
         few = self._recipe.steps * self._recipe.expected_batch_size < len(self._slots.y)
@@ -255,28 +263,31 @@ class Training:
                     return
 
     def step(self) -> bool:
-        """Draw a batch, compute its noisy sum, and update the weights.
+        """Make one step: draw a batch, compute the noisy sum of its gradients, update the weights.
 
         Returns:
-            False if a validation-driven schedule has no budget left for the step: then nothing was
-            read.
+            True; False if a validation-driven schedule has no budget left for the step. In this
+            case no record was read.
         """
         sigma = self._recipe.noise_multiplier_at(self._finished, len(self._slots.y))
         if self._pace is not None and sigma is not None:
             if (sigma := self._pace.spend(sigma)) is None:
                 return False
-        self._check_place()
+        self._check_parameters_in_place()
         if self._linear is not None:
-            with use_threads(1):  # torch's threads would wait, and take the processor from others
+            with use_threads(1):  # waiting threads of torch would block a processor core
                 self._linear.sum(self._finished, sigma, self._state)
-                self._move()
+                self._update_weights()
         else:
-            with_care = self._with_care if self._rounds is None else self._rounds.sum_with_care
-            self._sum(with_care, sigma)
-            self._move()
+            with_care = (
+                self._write_cpu_sum if self._rounds is None else self._rounds.write_checked_sum
+            )
+            self._write_sum_within_memory(with_care, sigma)
+            self._update_weights()
         return True
 
-    def _check_place(self) -> None:
+    def _check_parameters_in_place(self) -> None:
+        """Check that the network's parameters are still views of the flat weights."""
         if self._prepared.parameters[0].data_ptr() != self._weights[0].data_ptr():
             raise UsageError(
                 "The network's parameters were moved or replaced while it was trained."
@@ -292,44 +303,52 @@ class Training:
         )
 
     def steps(self, most: int) -> int:
-        """Make at most `most` steps: one on a CPU, a round of them on a GPU.
+        """Make a round of at most `most` steps on a GPU, or one step on a CPU.
 
         Returns:
-            Number of steps made; 0 where `step` returns False.
+            Number of steps made; 0 if `step` returned False.
         """
         self.begin_steps(most)
-        return self.end()
+        return self.end_round()
 
     def begin_steps(self, most: int) -> None:
-        """Start at most `most` steps on a GPU, as a new round or more of one, without waiting."""
+        """Start at most `most` steps on a GPU, in the current round or a new one; does not wait.
+
+        On a CPU this does nothing; `end_round` makes the step.
+        """
         if self._rounds is None:
             return
-        self._check_place()
+        self._check_parameters_in_place()
         if (
             self._on_gpu is not None
             and self._before is not None
             and self.max_round_steps == STEPS_PER_BLOCK
         ):
-            self.end()  # the inputs of a block must exist until its steps are checked
+            self.end_round()  # the inputs of a block must exist until its steps are checked
         self._before = self._snapshot() if self._before is None else self._before
         if self._on_gpu is not None:
             self._begin_on_gpu(self._on_gpu, most)
             return
         for _ in range(min(most, MAX_STEPS_PER_ROUND)):
             sigma = self._recipe.noise_multiplier_at(self._finished, len(self._slots.y))
-            self._sum(self._rounds.sum, sigma)
-            self._move()
+            self._write_sum_within_memory(self._rounds.write_sum, sigma)
+            self._update_weights()
 
     def _begin_on_gpu(self, code: GpuTraining, most: int) -> None:
+        """Start steps in GPU kernels, or add them to the pending steps of the group."""
         most = min(most, self.max_round_steps)
         if self._together is None:
-            code.make(self._finished, most)
+            code.start_steps(self._finished, most)
         else:
-            self._together.add(code, self._finished, most)
+            self._together.add_steps(code, self._finished, most)
         self._finished += most
 
-    def end(self) -> int:
-        """Wait for the round in progress, correct it where needed, and return as `steps` does."""
+    def end_round(self) -> int:
+        """Wait for the current round, and repeat its steps if one was uncertain.
+
+        Returns:
+            Number of steps made; on a CPU that is one step, made now.
+        """
         if self._rounds is None:
             return int(self.step())
         if (before := self._before) is None:
@@ -346,9 +365,10 @@ class Training:
         return many
 
     def _end_on_gpu(self, code: GpuTraining, before: _Snapshot, many: int) -> None:
-        """Correct a round: repeat the steps before the first doubtful one, and make that with care.
+        """Check a round; if a step is uncertain, go back, and repeat the round.
 
-        Repeated steps are identical to the bit. A round is checked once per doubtful step.
+        Steps before the uncertain one are repeated with equal results. The uncertain step is
+        computed with all checks, the later ones as usual.
         """
         if self._together is not None and self._together.has_pending_steps(code):
             raise RuntimeError("The steps to check were not started on the GPU.")
@@ -366,15 +386,15 @@ class Training:
             self.steps(end - self._finished)
         self._together = together
 
-    def abandon(self) -> None:
-        """Undo a round that was started and not ended: nobody has used its steps."""
+    def undo_round(self) -> None:
+        """Undo a round that was started and not ended; its steps have not been used."""
         if self._before is None:
             return
         try:
             if self._on_gpu is not None:
                 if self._together is not None:
-                    self._together.drop(self._on_gpu)
-                self._on_gpu.wait()
+                    self._together.remove_pending_steps(self._on_gpu)
+                self._on_gpu.wait_for_steps()
             self._go_back(self._before)
         except Exception:  # noqa: BLE001 - any error of a device that has failed
             with torch.no_grad():
@@ -382,7 +402,8 @@ class Training:
                     parameter.data = torch.full_like(parameter, math.nan, device="cpu")
         self._before = None
 
-    def _with_care(self, step: int, sigma: float | None, state: TrainingState) -> None:
+    def _write_cpu_sum(self, step: int, sigma: float | None, state: TrainingState) -> None:
+        """Write a step's noisy sum to the buffers, on the CPU."""
         allowed = torch.get_num_threads()
         with use_threads(min(self._threads, allowed)):
             compute_noisy_sum(
@@ -390,12 +411,16 @@ class Training:
                 noise_multiplier=sigma, state=state, buffers=self._sums, team=self._team,
             )  # fmt: skip
 
-    def _sum(
+    def _write_sum_within_memory(
         self, of: Callable[[int, float | None, TrainingState], None], sigma: float | None
     ) -> None:
-        """Write a step's noisy sum to its buffers; without memory for it, of fewer rows at once.
+        """Write a step's noisy sum to the buffers; after a memory error, with fewer rows at once.
 
-        A sum that was not finished is computed again from the same keys: it is one release.
+        An interrupted sum is computed again from the same keys, so it is one release.
+
+        Args:
+            of: Function that writes the sum, of the step, the noise multiplier and the state.
+            sigma: Noise multiplier of the step. None: no noise.
         """
         while True:
             state = replace(self._state)
@@ -409,26 +434,29 @@ class Training:
                     raise
                 self._slots = replace(self._slots, rows=rows)
                 if self._rounds is not None:
-                    self._rounds.split(self._slots)
+                    self._rounds.replace_records(self._slots)
                 continue
             self._state = state
             return
 
     def _snapshot(self) -> _Snapshot:
+        """Copy everything that a step changes."""
         weights = [each.clone() for each in self._weights]
         optimizer, average = self._optimizer.snapshot(), self._average.snapshot()
         return _Snapshot(weights, optimizer, average, self._state, self._finished)
 
     def _go_back(self, before: _Snapshot) -> None:
+        """Restore everything that a step changes."""
         for own, each in zip(self._weights, before.weights, strict=True):
             own.copy_(each)
         self._optimizer.restore(before.optimizer)
         self._average.restore(before.average)
         self._state, self._finished = before.state, before.finished
 
-    def _move(self) -> None:
+    def _update_weights(self) -> None:
+        """Update the weights and their average by the noisy sum in the buffers."""
         if self._on_gpu is not None:
-            self._on_gpu.move(self._finished)
+            self._on_gpu.update_from_stored_sum(self._finished)
             self._finished += 1
             return
         for weights, total in zip(self._weights, self._sums.flats, strict=True):
@@ -444,9 +472,10 @@ class Training:
         self._finished += 1
 
     def finish(self) -> None:
-        """Install the averaged weights, divide the logits by the temperature, detach the network.
+        """Finish the training: install averaged weights, divide logits by the temperature.
 
-        Its parameters leave the common buffer, which a saved network would contain.
+        The parameters are copied out of the flat buffer, so that a saved network does not contain
+        it.
         """
         self._average.install()
         for parameter in self._prepared.parameters:
@@ -456,7 +485,7 @@ class Training:
 
 @dataclass(frozen=True, slots=True)
 class _Snapshot:
-    """Everything that a step changes, as it was before a round."""
+    """Copy of everything that a step changes, made before a round."""
 
     weights: list[Tensor]
     optimizer: list[dict[str, Any]]
@@ -468,6 +497,7 @@ class _Snapshot:
 def _check_training(
     network: nn.Module, records: Records, recipe: Recipe, query: ValidationQuery | None
 ) -> None:
+    """Check that the network can be trained with this recipe on these records."""
     if recipe.noise_multiplier is None and records.public is not True:
         raise UsageError(
             "Training without noise requires data declared public (`data_is_public=True`)."
@@ -497,9 +527,9 @@ def _check_training(
 
 @torch.no_grad()
 def _check_record_independence(prepared: PreparedNetwork, x: Tensor) -> None:
-    """Refuse a network where one record changes another's output, as a mean over the batch does.
+    """Refuse a network in which one record changes the output of another, on synthetic records.
 
-    This is no proof: a network may mix records only for values that the synthetic ones do not have.
+    This is not a proof: a network could mix records only for other values than these.
     """
     synthetic = _make_synthetic_records(x)
     changed = synthetic.clone()
@@ -516,7 +546,7 @@ def _check_record_independence(prepared: PreparedNetwork, x: Tensor) -> None:
 
 
 def _make_synthetic_records(x: Tensor) -> Tensor:
-    """Make three synthetic records of the same shape and dtype; no real one is read."""
+    """Make three synthetic records of the shape and dtype of `x`, whose values are not read."""
     steps = np.linspace(-1.0, 1.0, 3 * math.prod(x.shape[1:]), dtype=np.float32)
     synthetic = torch.from_numpy(steps).reshape(3, *x.shape[1:]).to(x.device)
     return (synthetic if x.is_floating_point() else synthetic.abs() > 0.5).to(x.dtype)
@@ -525,44 +555,49 @@ def _make_synthetic_records(x: Tensor) -> Tensor:
 class _Average:
     """Exponential moving average of the weights: post-processing, so it has no privacy cost.
 
-    decay_t = min(1 - 1 / horizon, (1 + t) / (10 + t)): short at first, to forget the random start.
-    A long average is updated every k = horizon / `LOOKS` steps with decay_t^k, because the weights
-    move by a thousandth of its horizon between two updates.
+    decay_t = min(1 - 1 / horizon, (1 + t) / (10 + t)) is small at first, to forget the random
+    initial weights. A long average is updated only every k = horizon / `UPDATES_PER_HORIZON` steps,
+    with decay_t^k: the weights change little between two updates.
     """
 
-    LOOKS: ClassVar[int] = 1000
+    UPDATES_PER_HORIZON: ClassVar[int] = 1000
 
     def __init__(self, weights: list[Tensor], recipe: Recipe):
         self._weights = weights
         horizon = max(1.0, (recipe.average or 0.0) * recipe.steps)
-        self._decay, self._every = 1.0 - 1.0 / horizon, max(1, int(horizon) // self.LOOKS)
+        self._decay, self._every = (
+            1.0 - 1.0 / horizon,
+            max(1, int(horizon) // self.UPDATES_PER_HORIZON),
+        )
         keep = recipe.average is not None
         self._means = [each.clone() for each in weights] if keep else []
 
     @property
     def means(self) -> list[Tensor]:
-        """The averages; empty without averaging."""
+        """Averaged weights, one tensor per flat buffer; empty without averaging."""
         return self._means
 
     def shares(self, steps: Any) -> Any:
-        """Compute the fraction of the weights that enters the average after some steps."""
+        """Compute the fraction of the new weights in the average, after each step number given."""
         share = 1.0 - np.minimum(self._decay, (1 + steps) / (10 + steps)) ** self._every
         return np.where((steps + 1) % self._every == 0, share, 0.0)
 
     def update(self, step: int) -> None:
+        """Update the average after a step."""
         if self._means and (weight := float(self.shares(step))):
             for mean, weights in zip(self._means, self._weights, strict=True):
                 mean.lerp_(weights, weight)
 
     def snapshot(self) -> list[Tensor]:
-        """Copy the means."""
+        """Copy the averages."""
         return [mean.clone() for mean in self._means]
 
     def restore(self, means: list[Tensor]) -> None:
-        """Go back to a snapshot."""
+        """Restore the averages of a snapshot."""
         for mean, each in zip(self._means, means, strict=True):
             mean.copy_(each)
 
     def install(self) -> None:
+        """Replace the weights by their averages, if there are any."""
         for weights, mean in zip(self._weights, self._means, strict=False):
             weights.copy_(mean)

@@ -311,7 +311,10 @@ def _read_cells(document: Document, plan: Plan | FeaturePlan) -> list[int]:
         raise malformed_error(
             "score.cells is missing, and the plan's test releases a table of counts"
         )
-    cells, planned = [each for row in rows for each in row], metric.cells(plan.schema.outputs)
+    cells, planned = (
+        [each for row in rows for each in row],
+        metric.count_entries(plan.schema.outputs),
+    )
     if len(cells) != planned:
         raise malformed_error(
             f"score.cells has {len(cells)} counts, and the plan's test releases {planned}"

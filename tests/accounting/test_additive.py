@@ -34,7 +34,7 @@ from pasearch.accounting.densities import (
     StudentT,
     Tabulated,
     VarianceGamma,
-    kronrod_rule,
+    make_kronrod_rule,
 )
 from pasearch.accounting.events import PoissonGaussian
 from pasearch.accounting.renyi import rdp_curve
@@ -69,7 +69,7 @@ def grid(density: Density, shift: float) -> tuple[np.ndarray, np.ndarray]:
     fine = np.arange(0, 40, 0.1)
     ends = density.breaks * density.scale
     around = [c + s * e for c in (0.0, shift) for s in (-1, 1) for e in (far, fine, ends)]
-    x, weights, _ = kronrod_rule(np.unique(np.concatenate(around)))
+    x, weights, _ = make_kronrod_rule(np.unique(np.concatenate(around)))
     return x.ravel(), weights.ravel()
 
 
@@ -169,7 +169,7 @@ class TestOneCoordinate:
     @pytest.mark.oracle
     def test_without_symmetry_the_other_direction_can_cost_more(self):
         """Why the condition is there: one tail is exponential, the other normal."""
-        x, weights, _ = kronrod_rule(np.arange(-12, 400, 0.05))
+        x, weights, _ = make_kronrod_rule(np.arange(-12, 400, 0.05))
         x, weights = x.ravel(), weights.ravel()
 
         def logs(at: np.ndarray) -> np.ndarray:
@@ -272,7 +272,7 @@ class TestManyCoordinates:
 
         def exact(shift: float, order: float) -> float:
             ends = np.array([*knots, *(-k for k in knots)])
-            x, weights, _ = kronrod_rule(
+            x, weights, _ = make_kronrod_rule(
                 np.unique([*np.linspace(-3, 3, 6001), *ends, *(ends + shift)])
             )
             ratio = order * log_density(density, x - shift) - (order - 1) * log_density(density, x)
@@ -304,7 +304,7 @@ class TestOrders:
         orders = np.array([2.0, 3.0, 9.0])
         for density in (each.unit for each in EACH):
             for shift, start in ((0.01, 2.0), (0.3, 5.0), (0.3, 30.0)):
-                y, weights, _ = kronrod_rule(start * np.geomspace(1, 1e6, 3000))
+                y, weights, _ = make_kronrod_rule(start * np.geomspace(1, 1e6, 3000))
                 logs = density.unit_log_density(y - shift / 2)
                 ratio = logs - density.unit_log_density(y + shift / 2)
                 for k, bound in zip(
@@ -355,16 +355,16 @@ class TwoModes(Density):
         )
         return np.logaddexp(math.log(0.9) + peaks, math.log(0.1) - x / 30 - math.log(60))
 
-    def unit_tail(self, x: np.ndarray) -> np.ndarray:
+    def unit_tail_probability(self, x: np.ndarray) -> np.ndarray:
         return 0.05 * np.exp(-x / 30) + np.where(x < 6, 0.45, 1e-20)
 
-    def unit_moments(self) -> tuple[float, float, float]:
+    def unit_moments_and_information(self) -> tuple[float, float, float]:
         raise NotImplementedError
 
     def draw_unit_magnitude(self, generator: np.random.Generator, size: int) -> np.ndarray:
         raise NotImplementedError
 
-    def unit_lipschitz(self, x: float) -> float:
+    def unit_max_slope(self, x: float) -> float:
         return 1 / 30 + (16 * 6 if x < 6 else 0)
 
 

@@ -223,7 +223,7 @@ def test_a_step_depends_on_its_key_alone():
     assert first.steps(1) == 1
     for _ in range(2):
         first.begin_steps(1)
-    assert (first.end(), first.end()) == (2, 0)
+    assert (first.end_round(), first.end_round()) == (2, 0)
     assert (second.steps(1000), second.steps(3)) == (5, 3)
     for each in (first, second):
         each.finish()
@@ -260,7 +260,7 @@ class Sums:
             self.prepared, slots, self.recipe, streams(), self.buffers, self.weights, update, None,
             lambda steps: steps,
         )  # fmt: skip
-        own.make(0, 1)
+        own.start_steps(0, 1)
         self.right = own.count_valid_steps(0, 1) == 1
         self.weights.copy_(before)
         return self.buffers.flats[0].clone()
@@ -444,7 +444,7 @@ def test_a_block_that_did_not_come_whole_is_not_taken_for_another(monkeypatch: p
         patched.setattr(dense_steps, "copy_to_device", full)
         with pytest.raises(torch.OutOfMemoryError):
             training.begin_steps(1)
-    training.abandon()
+    training.undo_round()
     assert training.steps(1) == 1
     assert not (own._given == before).all(1).any()
 
@@ -459,10 +459,10 @@ def test_steps_are_not_looked_at_before_they_were_given():
     with pytest.raises(RuntimeError, match="not started on the GPU"):
         training.begin_steps(1)
     together.run_pending()
-    assert training.end() == 1
+    assert training.end_round() == 1
     training.begin_steps(1)
     together.run_pending()
-    assert training.end() == 1
+    assert training.end_round() == 1
 
 
 @pytest.mark.unit
@@ -477,14 +477,14 @@ def test_a_step_that_may_be_wrong_is_made_again_with_care(at: int, monkeypatch: 
     assert own is not None
     own._wrong.fill_(at)
     own._weights.add_(100.0)  # what came of it must not be used
-    honest = training._rounds.sum_with_care  # pyright: ignore
+    honest = training._rounds.write_checked_sum  # pyright: ignore
 
     def noted(step: int, *more: Any) -> None:
         cared.append(step)
         honest(step, *more)
 
-    monkeypatch.setattr(training._rounds, "sum_with_care", noted)
-    assert training.end() == made.steps
+    monkeypatch.setattr(training._rounds, "write_checked_sum", noted)
+    assert training.end_round() == made.steps
     training.finish()
     assert cared == [at]
     assert same_but_for_roundings(weights(model), expected, made)
@@ -498,7 +498,7 @@ def test_batches_beyond_their_padding_are_made_with_care(monkeypatch: pytest.Mon
     ours = trained(made, plain(), data)
     own = training._on_gpu
     assert own is not None
-    own.prepare(0)
+    own.copy_block_inputs(0)
     assert (own._over[:5] < NO_STEP).tolist() == [False, True, True, True, False]
     assert own.rows == 8
     assert same_but_for_roundings(ours, trained(made, plain(), data, careful=True), made)
@@ -509,7 +509,7 @@ def test_an_empty_batch_is_noise_alone():
     made, data = recipe(expected_batch_size=1, steps=8), records()
     own = begun(made, plain(), data)._on_gpu
     assert own is not None
-    own.prepare(0)
+    own.copy_block_inputs(0)
     assert 0 in own._sizes[:8].tolist()
     ours, theirs = (trained(made, plain(), data, careful=c) for c in (False, True))
     assert same_but_for_roundings(ours, theirs, made)
@@ -524,7 +524,7 @@ def test_a_round_that_nobody_looks_at_is_taken_back(together: TrainingGroup | No
     training.begin_steps(STEPS)
     if together is None:
         assert not torch.equal(weights(model), before)
-    training.abandon()
+    training.undo_round()
     assert torch.equal(weights(model), before)
     if together is not None:
         together.run_pending()  # it takes no part any more
@@ -547,7 +547,7 @@ def test_a_careful_step_moves_weights_by_the_kernel_that_every_step_has(
         if careful:
             ours = found[0][0]
             monkeypatch.setattr(
-                training._rounds, "sum_with_care", lambda *_, to=own, of=ours: to._sum.copy_(of)
+                training._rounds, "write_checked_sum", lambda *_, to=own, of=ours: to._sum.copy_(of)
             )
             training.step()
         else:
@@ -575,9 +575,9 @@ def test_a_round_that_could_not_be_taken_back_yet_is_when_it_is_abandoned(
 
     monkeypatch.setattr(training, "_go_back", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        training.end()
+        training.end_round()
     monkeypatch.setattr(training, "_go_back", honest)
-    training.abandon()
+    training.undo_round()
     assert torch.equal(weights(model), before)
 
 
@@ -590,7 +590,7 @@ def test_a_block_stays_until_its_steps_were_looked_at():
     training.begin_steps(1)
     assert training._before is not None
     assert training._before.finished == STEPS_PER_BLOCK
-    assert training.end() == 1
+    assert training.end_round() == 1
 
 
 @pytest.mark.unit
@@ -603,7 +603,7 @@ def test_steps_behind_the_last_have_noise():
     last = made.noise_multiplier_at(STEPS_PER_BLOCK - 1, N)
     assert last is not None
     assert (given[:, 0] * given[:, 1] == pytest.approx(last * SUM_ROUNDING * CLIP)) is True
-    training.end()
+    training.end_round()
 
 
 # Together
@@ -626,7 +626,7 @@ def test_what_a_training_gives_does_not_depend_on_the_others():
                 training.begin_steps(many)
             if left:
                 together.run_pending()
-            assert all(training.end() == many for training in left.values())
+            assert all(training.end_round() == many for training in left.values())
             done += many
             for k in [k for k in left if asked[k][1].steps == done]:
                 left.pop(k).finish()
@@ -647,7 +647,7 @@ def test_memory_of_a_training_is_given_back_when_it_is_done(shares_calls: bool):
     training.begin_steps(1)
     if together is not None:
         together.run_pending()
-    training.end()
+    training.end_round()
     left = weakref.ref(training._on_gpu)
     gc.collect()
     gc.disable()
@@ -674,7 +674,7 @@ def test_each_training_has_noise_and_masks_of_its_own(monkeypatch: pytest.Monkey
     noise = (apart[0] - apart[1]) / (math.sqrt(2) * SIGMA * CLIP)
     assert 0.8 < float(noise.std()) < 1.2
     for each in both:
-        each.end()
+        each.end_round()
 
 
 # Which trainings
@@ -687,7 +687,7 @@ def test_a_loss_is_taken_within_one_tile():
         for own in (dense_steps.SMALL_BATCH_TILES, dense_steps.LARGE_BATCH_TILES)
         for tile in (own.first, own.forward)
     ]
-    assert min(tile["N"] for tile in tiles) >= dense_steps.MAX_OUTPUTS
+    assert min(tile["N"] for tile in tiles) >= dense_steps.MAX_NETWORK_OUTPUTS
 
 
 @pytest.mark.unit
@@ -788,7 +788,7 @@ def test_kernels_are_tried_on_few_and_on_many_rows(monkeypatch: pytest.MonkeyPat
         as_on_a_gpu.setattr(dense_kernels, "FACTOR_COLUMNS", 1024)
         assert dense_steps._matches_torch("cpu", *few)
     assert dense_steps._matches_torch("cpu", *many)
-    monkeypatch.setattr(GpuTraining, "backward", lambda *_, **__: [])
+    monkeypatch.setattr(GpuTraining, "list_backward_tiles", lambda *_, **__: [])
     assert not dense_steps._matches_torch("cpu", *few)
 
 

@@ -73,7 +73,8 @@ def test_words_are_philoxs(code: Any):
         for begin, step in [(0, 0), (2**62 + 5, 255), (2**33 - 4, 3)]:
             half, low = 300, 2**32 - 1
             found = [
-                each % 2**64 for each in code.philox_words(half, key, begin, step, "cpu").tolist()
+                each % 2**64
+                for each in code.draw_philox_words(half, key, begin, step, "cpu").tolist()
             ]
             for pair in (0, 1, 255, 299):
                 counter = (pair, step, begin & low, begin >> 32)
@@ -98,12 +99,12 @@ def test_uniform_numbers_are_the_first_words_upper_bits(code: Any):
 @pytest.mark.unit
 def test_steps_blocks_and_purposes_have_keys_of_their_own():
     stream = Keys.from_seed(1).stream("noise")
-    noise = {gpu.noise_key(stream, step) for step in range(3 * STEPS_PER_BLOCK)}
+    noise = {gpu.derive_noise_key(stream, step) for step in range(3 * STEPS_PER_BLOCK)}
     assert len(noise) == 3 * STEPS_PER_BLOCK
     assert len({key for key, _, _ in noise}) == len({begin for _, begin, _ in noise}) == 3
-    assert gpu.noise_key(stream, 5)[2] == 5
+    assert gpu.derive_noise_key(stream, 5)[2] == 5
     masks = {
-        gpu.mask_key(stream.child(place), step)
+        gpu.derive_mask_key(stream.child(place), step)
         for place in (0, 1)
         for step in range(STEPS_PER_BLOCK)
     }
@@ -117,7 +118,7 @@ class Sums:
     def __init__(self, code: Any, sums: torch.Tensor, scale: float, *, steps: int = 1):
         self.code, self.sums, self.scale = code, sums, scale
         self.stream = Keys.from_seed(3).stream("noise")
-        self.key, self.begin, _ = gpu.noise_key(self.stream, 0)
+        self.key, self.begin, _ = gpu.derive_noise_key(self.stream, 0)
         scales = [scale] * steps if scale else [1.0]
         self.given = torch.from_numpy(gpu.pack_noise_inputs(scales, self.key, self.begin))
         if not scale:
@@ -127,7 +128,7 @@ class Sums:
         self.moved: dict[int, torch.Tensor] = {}
 
     def release(self, step: int = 0) -> torch.Tensor:
-        places = gpu.row_addresses(self.given, self.sums, self.noted, self.doubts)
+        places = gpu.list_row_addresses(self.given, self.sums, self.noted, self.doubts)
         row = [*places, len(self.sums), STEP_NUMBERS]
         for place, each in self.moved.items():
             row[place] = each.data_ptr()
@@ -137,7 +138,9 @@ class Sums:
 
     def exact(self, sums: torch.Tensor, step: int = 0) -> torch.Tensor:
         """Return the sums with the same noise, by exact arithmetic."""
-        words = self.code.philox_words(count_pairs(len(sums)), self.key, self.begin, step, "cpu")
+        words = self.code.draw_philox_words(
+            count_pairs(len(sums)), self.key, self.begin, step, "cpu"
+        )
         found = sums.clone()
         normals_from_words(words, len(sums), self.stream, step).add_to(found, self.scale)
         return found
@@ -323,9 +326,9 @@ def test_kernels_are_tried_and_torch_takes_over_where_they_fail(
     wide: Any, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(gpu, "TEST_NUMBERS", 2**14)
-    assert gpu._check_noise_kernels(wide, "cpu")
+    assert gpu._are_noise_kernels_exact(wide, "cpu")
     monkeypatch.setattr(wide, "_S0", wide.tl.constexpr(-1.95e-1))
-    assert not gpu._check_noise_kernels(wide, "cpu")
+    assert not gpu._are_noise_kernels_exact(wide, "cpu")
     monkeypatch.undo()
     name = "pasearch.gpu.kernels"
     with pytest.raises(ValueError, match="scales is empty"):

@@ -319,9 +319,9 @@ def test_a_round_may_be_given_step_by_step():
     for step in range(made.steps):
         training.begin_steps(1)
         if step % rounds.MAX_STEPS_PER_ROUND == rounds.MAX_STEPS_PER_ROUND - 1:
-            assert training.end() == rounds.MAX_STEPS_PER_ROUND
-    assert training.end() == 3
-    assert training.end() == 0
+            assert training.end_round() == rounds.MAX_STEPS_PER_ROUND
+    assert training.end_round() == 3
+    assert training.end_round() == 0
     training.finish()
     assert torch.equal(weights(model), trained(made, dense(), records(bad=(4,)), careful=True))
 
@@ -348,7 +348,7 @@ def test_steps_that_nobody_has_looked_at_are_taken_back(error: type[BaseExceptio
     before, stops.calls = weights(model), 0
     training.begin_steps(10)
     assert not torch.equal(weights(model), before)
-    training.abandon()
+    training.undo_round()
     assert torch.equal(weights(model), before)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(trainer, "Training", lambda *a, **k: Training(*a, **k, in_rounds=True))
@@ -370,7 +370,7 @@ def test_a_round_that_cannot_be_taken_back_leaves_no_weights(monkeypatch: pytest
         raise RuntimeError("the device has failed")
 
     monkeypatch.setattr(Training, "_go_back", fails)
-    training.abandon()
+    training.undo_round()
     assert weights(model).isnan().all()
 
 
@@ -399,7 +399,7 @@ def test_batches_by_inversion_are_poisson():
     )
     inside = np.zeros((many, n))
     for step in range(many):
-        places, real = drawn.full_batch(step)
+        places, real = drawn.draw_full_batch(step)
         inside[step, places[real].numpy()] = 1.0
         assert len(set(places[real].tolist())) == int(real.sum())
     deviation = math.sqrt(q * (1 - q) / many)
@@ -421,8 +421,8 @@ def test_a_batch_beyond_its_padding_is_whole(monkeypatch: pytest.MonkeyPatch):
     drawn = BatchBlocks(batching, n, streams()["batch"], torch.device("cpu"))
     sizes, beyond, inside = [], 0, np.zeros(n)
     for step in range(many):
-        beyond += bool(drawn.at(step).more)
-        places, real = drawn.full_batch(step)
+        beyond += bool(drawn.get_padded_batch(step).more)
+        places, real = drawn.draw_full_batch(step)
         chosen = places[real].numpy()
         assert (np.diff(chosen) > 0).all()
         inside[chosen] += 1
@@ -446,7 +446,7 @@ def test_batches_by_inversion_have_the_sizes_of_poisson_to_the_last(
     drawn = BatchBlocks(batching, n, streams()["batch"], torch.device("cpu"))
     sizes, last, eight = np.zeros(n + 1), 0, []
     for step in range(many):
-        padded, (places, real) = drawn.at(step), drawn.full_batch(step)
+        padded, (places, real) = drawn.get_padded_batch(step), drawn.draw_full_batch(step)
         chosen = places[real].tolist()
         assert bool(padded.more) == (len(chosen) > drawn.width)
         sizes[len(chosen)] += 1
@@ -468,7 +468,7 @@ def test_a_step_beyond_its_padding_has_all_its_records(monkeypatch: pytest.Monke
     made, data = recipe(steps=20), records()
     assert torch.equal(trained(made, dense(), data), trained(made, dense(), data, careful=True))
     used = BatchBlocks(made.make_batching(N), N, streams()["batch"], torch.device("cpu"))
-    assert any(bool(used.at(step).more) for step in range(20))
+    assert any(bool(used.get_padded_batch(step).more) for step in range(20))
 
 
 @pytest.mark.oracle
@@ -478,7 +478,7 @@ def test_gaps_are_the_inverse_of_the_geometric_law():
     rng = np.random.default_rng(1)
     words = rng.integers(-(2**63), 2**63, size=400)
     for q in (0.5, 0.01, 1e-5):
-        found = rounds.geometric_gaps(torch.from_numpy(words.copy()), q, 10**9)
+        found = rounds.convert_to_geometric_gaps(torch.from_numpy(words.copy()), q, 10**9)
         for word, gap in zip(words.tolist(), found.tolist(), strict=True):
             with mpmath.workprec(200):
                 u = (mpmath.mpf(word % 2**63) + 0.5) / 2**63
@@ -493,7 +493,7 @@ def test_other_batches_are_those_of_a_processor():
         ours = made.make_batching(N)
         drawn = BatchBlocks(ours, N, streams()["batch"], torch.device("cpu"))
         for step in (0, 4, 5, 63, 64, 130):
-            padded = drawn.at(step)
+            padded = drawn.get_padded_batch(step)
             assert (
                 padded.places[padded.real].tolist()
                 == ours.batch(N, streams()["batch"], step).tolist()
@@ -696,7 +696,9 @@ def test_on_cuda_no_step_of_a_round_synchronises():
     torch.cuda.set_sync_debug_mode("error")
     try:
         for step in range(10, 30):
-            training._sum(training._rounds.sum, made.noise_multiplier_at(step, N))
-            training._move()
+            training._write_sum_within_memory(
+                training._rounds.write_sum, made.noise_multiplier_at(step, N)
+            )
+            training._update_weights()
     finally:
         torch.cuda.set_sync_debug_mode("default")

@@ -145,7 +145,7 @@ class TestTable:
     def test_has_the_noise_of_the_charged_epsilon_in_every_count(self, tmp_path: Path):
         with searching(tmp_path / "x", "fixed") as search:
             outcome, metric = search.run(), search.plan.test_metric
-            assert len(outcome.test.cells) == metric.cells(2) > 1
+            assert len(outcome.test.cells) == metric.count_entries(2) > 1
             front = search._fit_front_end(outcome.candidate.front_end)
             opened = search.dataset["test"].with_front_end(front)
             with search.ledger.charged("test accuracy", opened, key="test") as records:

@@ -523,7 +523,7 @@ def made_up(monkeypatch: pytest.MonkeyPatch):
         made = Gpus(models, libraries)
         for name in ("device_count", "current_device", "get_device_properties", "device"):
             monkeypatch.setattr(torch.cuda, name, getattr(made, name))
-        monkeypatch.setattr(candidate_training, "gpu_library_versions", made.computing)
+        monkeypatch.setattr(candidate_training, "list_gpu_library_versions", made.computing)
         return made
 
     return set_up

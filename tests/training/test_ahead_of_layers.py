@@ -114,16 +114,16 @@ def test_what_is_frozen_before_the_first_trained_layer_is_done_once(
     monkeypatch.setattr(one_step, "MAX_BYTES_AHEAD", held)
     first, second = frozen(), frozen()
     made = []
-    honest = trainer.Training._do_ahead
+    honest = trainer.Training._apply_fixed_modules
 
     def looking(self: trainer.Training) -> None:
         honest(self)
         made.append((tuple(self._slots.x.shape[1:]), len(list(self._prepared.network.children()))))
 
-    monkeypatch.setattr(trainer.Training, "_do_ahead", looking)
+    monkeypatch.setattr(trainer.Training, "_apply_fixed_modules", looking)
     trained(first)
     assert made == [((30, 2, 2), 4) if held >= 40 * 120 * 4 else ((1, 5, 5), 7)]
-    monkeypatch.setattr(trainer.Training, "_do_ahead", lambda self: None)
+    monkeypatch.setattr(trainer.Training, "_apply_fixed_modules", lambda self: None)
     trained(second)
     for one, other in zip(first.parameters(), second.parameters(), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)

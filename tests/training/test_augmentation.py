@@ -384,6 +384,6 @@ def test_views_and_mask_of_other_lengths_are_refused():
 def test_an_average_in_pieces_is_the_same(name: str, monkeypatch: pytest.MonkeyPatch):
     network, x, own = made(name)
     whole = bounded(network, x, own, FlatClipping(clip_norm=0.4), everyone())[0]
-    monkeypatch.setitem(layer_rules.MAX_UNFOLDED, "cpu", 1)
+    monkeypatch.setitem(layer_rules.MAX_UNFOLDED_VALUES, "cpu", 1)
     pieces = bounded(network, x, own, FlatClipping(clip_norm=0.4), everyone())[0]
     assert all(torch.allclose(a, b, rtol=1e-9) for a, b in zip(whole, pieces, strict=True))

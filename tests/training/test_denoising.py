@@ -34,9 +34,9 @@ from pasearch.training.encoded.noise import (
     UNIT_TAILS,
     KolmogorovSmirnov,
     begin_noise,
-    cdf_at_edges,
-    draw_on,
+    draw_on_generator,
     evaluate_cdf,
+    evaluate_cdf_at_edges,
 )
 
 KINDS: list[Density] = [
@@ -95,7 +95,7 @@ def test_the_distribution_on_tensors_is_the_densitys():
                 (found.double() - torch.from_numpy(kind.cdf(x.double().numpy()))).abs().max()
             )
             # A curve and its chord both rise within a cell's corners.
-            bound = 0.0 if type(kind) in UNIT_TAILS else cdf_at_edges(kind, TABLE_CELLS)[1]
+            bound = 0.0 if type(kind) in UNIT_TAILS else evaluate_cdf_at_edges(kind, TABLE_CELLS)[1]
             assert gap <= max(bound, 1e-6)
             assert gap <= 2e-6, "the chord is far better than its bound"
             assert bound <= 1e-4
@@ -116,7 +116,9 @@ def test_noise_has_the_density_that_is_priced_and_other_scales_are_rejected():
 def test_torchs_constructions_have_the_density():
     """Those that CUDA uses, drawn on the CPU: the same functions, and here 64 bits of key too."""
     for kind in [kind for kind in KINDS if type(kind) in laws.MAGNITUDE_SAMPLERS]:
-        noise = draw_on(kind, COUNT, torch.Generator().manual_seed(stream_of().seed64(0) % 2**63))
+        noise = draw_on_generator(
+            kind, COUNT, torch.Generator().manual_seed(stream_of().seed64(0) % 2**63)
+        )
         assert pvalue(noise, kind) > 1e-3
         assert pvalue(noise, kind.with_scale(kind.scale * 2 / 3)) < 1e-9
         assert pvalue(noise, kind.with_scale(kind.scale * 3 / 2)) < 1e-9

@@ -18,7 +18,7 @@ from pasearch.accounting.additive import additive_rdp
 from pasearch.accounting.densities import GaussianNoise
 from pasearch.errors import UsageError
 from pasearch.training.encoded import gradients as encoding
-from pasearch.training.encoded.codebook import Codebook, shifts_of
+from pasearch.training.encoded.codebook import Codebook, make_shifts
 from pasearch.training.encoded.gradients import EncodedClipping, encode_by_sorting
 from pasearch.training.per_example import form_gradients, list_trainable_parameters
 
@@ -183,7 +183,7 @@ def test_shifts_are_at_least_the_vectors_and_hardly_more():
         envelope = codebook.envelope(ratio)
         top = np.repeat(envelope.values, envelope.counts)
         for vector in codebook.values:
-            shifts = shifts_of(vector, codebook.counts, ratio)
+            shifts = make_shifts(vector, codebook.counts, ratio)
             exact = np.repeat(vector.astype(float), codebook.counts)
             priced = np.repeat(shifts.values, shifts.counts)
             assert len(priced) == codebook.dimension
@@ -197,7 +197,7 @@ def test_with_gaussian_noise_shifts_cost_what_their_norm_costs():
     """Without sampling the divergence at order a is a |psi|^2 / (2 sigma^2)."""
     codebook = Codebook.binned(2000, vectors=5, clip_norm=0.5)
     orders = np.array([2.0, 5.0, 16.0])
-    shifts = [shifts_of(each, codebook.counts, None) for each in codebook.values]
+    shifts = [make_shifts(each, codebook.counts, None) for each in codebook.values]
     found = additive_rdp(GaussianNoise(scale=1.5), shifts, 1.0, orders)
     assert found == pytest.approx(orders * 0.25 / (2 * 1.5**2), rel=2e-3)
 
@@ -349,19 +349,19 @@ def one_layer_after_another(patch: pytest.MonkeyPatch) -> None:
         for layer in layers:
             yield from encoding_ranked([layer], codebook, mask)
 
-    encoding_ranked = encoding._ranked_sums
-    patch.setattr(encoding, "_ranked_sums", sums)
+    encoding_ranked = encoding._sum_by_ranking
+    patch.setattr(encoding, "_sum_by_ranking", sums)
 
 
 def no_fall(patch: pytest.MonkeyPatch) -> None:
     """Leave the factors as they were wanted."""
-    honest = encoding._fit_to_bounds
+    honest = encoding._decrease_to_bounds
 
     def zeros(buffers: Tensor, a: Tensor, d: Tensor) -> tuple[Tensor, Tensor]:
         falls_a, falls_d = honest(buffers, a, d)
         return torch.zeros_like(falls_a), torch.zeros_like(falls_d)
 
-    patch.setattr(encoding, "_fit_to_bounds", zeros)
+    patch.setattr(encoding, "_decrease_to_bounds", zeros)
 
 
 @pytest.mark.contract
@@ -524,9 +524,9 @@ def test_the_vector_is_nearest_up_to_the_rounding_to_keys():
 @pytest.mark.parametrize(
     ("name", "size"),
     [
-        ("MAX_RECORDS", {"cpu": 2}),
-        ("MAX_FACTOR_NUMBERS", {"cpu": 80}),
-        ("MAX_FORMED_NUMBERS", 700),
+        ("MAX_RECORDS_AT_ONCE", {"cpu": 2}),
+        ("MAX_FACTOR_VALUES", {"cpu": 80}),
+        ("MAX_FORMED_VALUES", 700),
     ],
 )
 def test_in_pieces_it_is_the_same_sum(name: str, size: Any, monkeypatch: pytest.MonkeyPatch):

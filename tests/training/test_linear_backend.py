@@ -106,7 +106,7 @@ def sums_of(training: Training, step: int = 0, sigma: float | None = None) -> Te
         if training._linear is not None:
             training._linear.sum(step, sigma, state)
         else:
-            training._with_care(step, sigma, state)
+            training._write_cpu_sum(step, sigma, state)
     return training._sums.flats[0].clone()
 
 

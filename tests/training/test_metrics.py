@@ -54,7 +54,7 @@ def answers_of(name: str, n: int = 400, outputs: int = 2, seed: int = 0):
 def shown(name: str, *given: Any) -> float:
     """What is shown of answers without noise."""
     metric = METRICS[name]
-    points = metric.points(metric.counts(*given), len(given[1]))
+    points = metric.compute_points(metric.compute_counts(*given), len(given[1]))
     return metric.to_metric_value(points / (len(given[1]) * metric.max_points))
 
 
@@ -110,11 +110,11 @@ class TestValue:
             answers, y, _ = answers_of(name)
             nobody = torch.zeros(len(y), dtype=torch.bool)
             metric = METRICS[name]
-            counts = metric.counts(answers, y, nobody)
-            assert counts == [0] * metric.cells(answers.shape[1])
+            counts = metric.compute_counts(answers, y, nobody)
+            assert counts == [0] * metric.count_entries(answers.shape[1])
             assert (
                 0.0
-                <= metric.to_metric_value(metric.points(counts, len(y)) / len(y))
+                <= metric.to_metric_value(metric.compute_points(counts, len(y)) / len(y))
                 <= metric.worst
             )
 
@@ -127,7 +127,7 @@ class TestValue:
         assert 0.0 <= metric.to_metric_value(share) <= metric.worst
         if 0.05 < share < 0.95:
             moved = abs(metric.to_metric_value(share + 1e-6) - metric.to_metric_value(share)) / 1e-6
-            assert moved == pytest.approx(metric.slope(share), rel=1e-3)
+            assert moved == pytest.approx(metric.compute_slope(share), rel=1e-3)
 
 
 class TestSensitivity:
@@ -147,12 +147,12 @@ class TestSensitivity:
             if name in NUMBERS
             else data.draw(st.lists(st.integers(0, 2), min_size=n, max_size=n))
         )
-        whole = metric.counts(answers, y, torch.ones(n, dtype=torch.bool))
+        whole = metric.compute_counts(answers, y, torch.ones(n, dtype=torch.bool))
         assert all(type(each) is int for each in whole)
-        assert len(whole) == metric.cells(outputs)
+        assert len(whole) == metric.count_entries(outputs)
         for gone in range(n):
             valid = torch.arange(n) != gone
-            moved = np.subtract(whole, metric.counts(answers, y, valid))
+            moved = np.subtract(whole, metric.compute_counts(answers, y, valid))
             assert np.count_nonzero(moved) <= 1
             assert 0 <= moved.sum() <= metric.max_points
 
@@ -163,16 +163,16 @@ class TestSensitivity:
             metric = METRICS[name]
             y = torch.tensor([0.5] if name in NUMBERS else [1])
             answers = torch.tensor([[0.5]] if name in NUMBERS else [[-60.0, 60.0]])
-            assert sum(metric.counts(answers, y, torch.tensor([True]))) == metric.max_points
+            assert sum(metric.compute_counts(answers, y, torch.tensor([True]))) == metric.max_points
 
     @pytest.mark.contract
     def test_is_what_the_noise_is_for(self):
         for name in METRICS:
             metric = METRICS[name]
-            noise = metric.noise(0.5)
+            noise = metric.make_noise(0.5)
             assert noise.epsilon == 0.5
             assert noise.event in (Geometric(epsilon=0.5), PureDP(epsilon=0.5))
-            spread = METRICS["accuracy"].noise(0.5 / metric.max_points).standard_deviation
+            spread = METRICS["accuracy"].make_noise(0.5 / metric.max_points).standard_deviation
             assert noise.standard_deviation == pytest.approx(spread)
 
 
@@ -196,12 +196,14 @@ class TestTables:
         answers = torch.tensor(data.draw(arrays(width, (n, outputs), elements=few)))
         y = torch.tensor(data.draw(st.lists(st.integers(0, outputs - 1), min_size=n, max_size=n)))
         valid = torch.tensor(data.draw(st.lists(st.booleans(), min_size=n, max_size=n)))
-        counts = metric.counts(answers, y, valid)
-        assert len(counts) == metric.cells(outputs)
+        counts = metric.compute_counts(answers, y, valid)
+        assert len(counts) == metric.count_entries(outputs)
         assert sum(counts) == int(valid.sum())
-        assert [metric.points(counts, n)] == METRICS["accuracy"].counts(answers, y, valid)
+        assert [metric.compute_points(counts, n)] == METRICS["accuracy"].compute_counts(
+            answers, y, valid
+        )
         for gone in range(n):
-            fewer = metric.counts(answers, y, valid & (torch.arange(n) != gone))
+            fewer = metric.compute_counts(answers, y, valid & (torch.arange(n) != gone))
             moved = np.subtract(counts, fewer)
             assert np.count_nonzero(moved) == int(valid[gone])
             assert moved.sum() == int(valid[gone])
@@ -209,7 +211,9 @@ class TestTables:
     @pytest.mark.unit
     def test_a_tie_is_in_the_last_bin_of_the_first_class(self):
         both, there = torch.tensor([[1.0, 1.0]] * 2), torch.ones(2, dtype=torch.bool)
-        counts = np.reshape(TABLES["odds"][0].counts(both, torch.tensor([0, 1]), there), (2, -1))
+        counts = np.reshape(
+            TABLES["odds"][0].compute_counts(both, torch.tensor([0, 1]), there), (2, -1)
+        )
         assert counts[:, len(LOG_ODDS_EDGES) // 2].tolist() == [1, 1]
 
     @pytest.mark.oracle
@@ -217,9 +221,9 @@ class TestTables:
         for name in TABLES:
             metric, outputs = TABLES[name]
             answers, y, valid = answers_of("accuracy", 2000, outputs)
-            counts, noise = metric.counts(answers, y, valid), metric.noise(1.0)
+            counts, noise = metric.compute_counts(answers, y, valid), metric.make_noise(1.0)
             right = int((answers.argmax(1) == y).sum())
-            assert metric.points(counts, 2000) == right
+            assert metric.compute_points(counts, 2000) == right
             found = [Score.of(metric, counts, noise, 2000, STREAM.child(i)) for i in range(500)]
             assert len({each.spread for each in found}) == 1
             points = np.array([each.points for each in found])
@@ -237,10 +241,10 @@ class TestTables:
         A release tells of a record by the sum of what it moves; its law is that of one cell.
         """
         answers, y, valid = answers_of("accuracy", 60, outputs)
-        with_it = np.array(metric.counts(answers, y, valid))
+        with_it = np.array(metric.compute_counts(answers, y, valid))
         others = torch.arange(60) > 0
-        own = np.flatnonzero(with_it - np.array(metric.counts(answers, y, others)))
-        noise = metric.noise(epsilon)
+        own = np.flatnonzero(with_it - np.array(metric.compute_counts(answers, y, others)))
+        noise = metric.make_noise(epsilon)
         found = np.array([
             np.subtract(metric.add_noise(with_it.tolist(), noise, STREAM.child(i)), with_it)
             for i in range(400)
@@ -263,14 +267,14 @@ class TestTables:
     def test_a_record_in_two_cells_is_caught(self, name: str, monkeypatch: pytest.MonkeyPatch):
         """Its class's cell, and the same one of the other end of the table."""
         metric, outputs = TABLES[name]
-        genuine = type(metric).counts
+        genuine = type(metric).compute_counts
         monkeypatch.setattr(
-            type(metric), "counts",
+            type(metric), "compute_counts",
             lambda *given: np.add(genuine(*given), genuine(*given)[::-1]).tolist(),
         )  # fmt: skip
         answers, y, valid = answers_of("accuracy", 60, outputs)
-        fewer = metric.counts(answers, y, torch.arange(60) > 0)
-        moved = np.subtract(metric.counts(answers, y, valid), fewer)
+        fewer = metric.compute_counts(answers, y, torch.arange(60) > 0)
+        moved = np.subtract(metric.compute_counts(answers, y, valid), fewer)
         assert np.abs(moved).sum() > metric.max_points
 
 
@@ -295,7 +299,9 @@ class TestWhichTable:
             assert found.columns == columns
             assert found is usual or columns
             assert found.noun == usual.noun
-            assert found.noise(epsilon).event == usual.noise(epsilon).event, "at the same price"
+            assert found.make_noise(epsilon).event == usual.make_noise(epsilon).event, (
+                "at the same price"
+            )
 
     @pytest.mark.property
     @settings(max_examples=100, deadline=None)
@@ -307,8 +313,8 @@ class TestWhichTable:
         found = metrics.choose_test_metric(usual, outputs=outputs, slots=slots, epsilon=epsilon)
         if not found.columns:
             return
-        deviation = found.noise(epsilon).standard_deviation
-        noise = found.spread([0] * found.cells(outputs), slots, deviation)
+        deviation = found.make_noise(epsilon).standard_deviation
+        noise = found.estimate_spread([0] * found.count_entries(outputs), slots, deviation)
         assert noise <= (0.125 if outputs == 2 else 0.4 / math.sqrt(slots)) + 1e-9
 
     @pytest.mark.unit
@@ -339,7 +345,7 @@ class TestWhichTable:
         answers = np.clip(y + draw.normal(0, 0.1, len(y)), 0, 1)
         valid = torch.ones(len(y), dtype=torch.bool)
         table = metrics.ErrorTable()
-        counts = table.counts(torch.tensor(answers)[:, None], torch.tensor(y), valid)
+        counts = table.compute_counts(torch.tensor(answers)[:, None], torch.tensor(y), valid)
         assert sum(counts) == len(y), "a record is in one cell"
         rows = np.array(counts, float).reshape(8, -1)
         told = compute_error_measures(Table(counts=rows, columns="error", noise=0.0, of=len(y)))
@@ -349,7 +355,7 @@ class TestWhichTable:
         baseline = np.abs(y - np.median(y)).mean()
         assert told["median"]["value"] == pytest.approx(baseline, rel=0.05)
         assert told["r2"]["value"] == pytest.approx(1 - (error**2).mean() / y.var(), abs=0.03)
-        assert table.points(counts, len(y)) == round(
+        assert table.compute_points(counts, len(y)) == round(
             100 * len(y) * (1 - told["mean_absolute_error"]["value"])
         )
 
@@ -364,8 +370,8 @@ class TestWhichTable:
             y = draw.beta(2, 5, n)
             answers = np.clip(y + draw.normal(0, 0.1, n), 0, 1)
             own = torch.tensor(answers)[:, None], torch.tensor(y), torch.ones(n, dtype=torch.bool)
-            counts = np.array(table.counts(*own), float) + (noise if attempt else 0.0) * (
-                draw.normal(size=table.cells(1))
+            counts = np.array(table.compute_counts(*own), float) + (noise if attempt else 0.0) * (
+                draw.normal(size=table.count_entries(1))
             )
             deviation = noise if attempt else 0.0
             found = compute_error_measures(
@@ -383,17 +389,17 @@ class TestWhichTable:
     def test_a_target_that_cannot_be_read_is_in_no_cell(self):
         answers, y = torch.full((5, 1), 0.5), torch.tensor([0.1, 0.2, math.nan, 1.0, 0.0])
         valid = torch.tensor([True, True, False, True, True])
-        counts = metrics.ErrorTable().counts(answers, y, valid)
+        counts = metrics.ErrorTable().compute_counts(answers, y, valid)
         assert sum(counts) == 4
-        assert sum(metrics.ErrorTable().counts(answers * math.nan, y, valid)) == 4
+        assert sum(metrics.ErrorTable().compute_counts(answers * math.nan, y, valid)) == 4
 
     @pytest.mark.unit
     def test_of_one_class_that_was_found_no_metric_fails(self):
         """Fewer than two classes may be estimated: the network then has one output."""
         answers, y = torch.zeros(5, 1), torch.zeros(5, dtype=torch.long)
-        counts = METRICS["auc"].counts(answers, y, torch.ones(5, dtype=torch.bool))
+        counts = METRICS["auc"].compute_counts(answers, y, torch.ones(5, dtype=torch.bool))
         assert counts[0] == sum(counts) == 5
-        assert METRICS["auc"].points(counts, 5) == 2
+        assert METRICS["auc"].compute_points(counts, 5) == 2
 
 
 class TestNoise:
@@ -422,8 +428,8 @@ class TestNoise:
         """The deviation that is printed is that of points over many keys, within a third."""
         for name in METRICS:
             metric, n = METRICS[name], 2000
-            counts = metric.counts(*answers_of(name, n))
-            noise = metric.noise(0.5)
+            counts = metric.compute_counts(*answers_of(name, n))
+            noise = metric.make_noise(0.5)
             scores = [
                 Score.of(metric, counts, noise, n, STREAM.child(str(place))) for place in range(300)
             ]
@@ -435,9 +441,9 @@ class TestNoise:
     def test_alone_is_not_taken_for_classes(self):
         metric = METRICS["balanced-accuracy"]
         counts = [10, 90, 1, 0, 0, 1]
-        with_noise = metric.points(counts, 1000, noise=5.0)
+        with_noise = metric.compute_points(counts, 1000, noise=5.0)
         assert with_noise == 900, "two classes have fewer records than noise would show"
-        assert metric.points(counts, 1000) == round(1000 * (0.9 + 0.0 + 1.0) / 3)
+        assert metric.compute_points(counts, 1000) == round(1000 * (0.9 + 0.0 + 1.0) / 3)
 
 
 class TestChoosing:

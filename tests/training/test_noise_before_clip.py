@@ -144,7 +144,7 @@ def test_in_pieces_it_is_the_same_sum(rows: int, monkeypatch: pytest.MonkeyPatch
     network, x, own = made("dense")
     whole = summed(network, x, own, everyone())
     size = sum(p.numel() for p in list_trainable_parameters(network))
-    monkeypatch.setattr(noise_before_clip, "MAX_FORMED_NUMBERS", rows * size)
+    monkeypatch.setattr(noise_before_clip, "MAX_FORMED_VALUES", rows * size)
     assert torch.allclose(summed(network, x, own, everyone()), whole, rtol=1e-4, atol=1e-5)
 
 

@@ -29,7 +29,7 @@ from pasearch.training.encoded.gradients import EncodedClipping
 from pasearch.training.encoded.noise_search import (
     DEFAULT_DENSITIES,
     RankedDensity,
-    density_name,
+    format_density_name,
     parse_density,
     rank_densities,
 )
@@ -102,7 +102,9 @@ def test_rows_are_plain_values_without_an_infinity(rows: list[RankedDensity]):
         values = json.loads(json.dumps(row.to_json(), allow_nan=False))
         assert density_from_json(values["density"]) == row.density
         assert values["l1"] == (row.l1 if math.isfinite(row.l1) else None)
-        assert row.describe().startswith(f"{density_name(row.density)} ({row.accountant}): l1 ")
+        assert row.describe().startswith(
+            f"{format_density_name(row.density)} ({row.accountant}): l1 "
+        )
 
 
 @pytest.mark.unit
@@ -120,8 +122,10 @@ def test_a_budget_that_no_noise_meets_is_refused():
 @pytest.mark.unit
 def test_a_law_is_read_from_its_name():
     for law in DEFAULT_DENSITIES:
-        assert parse_density(density_name(law)) == law
-        assert parse_density(density_name(law.with_scale(3.0))) == law, "a name says no scale"
+        assert parse_density(format_density_name(law)) == law
+        assert parse_density(format_density_name(law.with_scale(3.0))) == law, (
+            "a name says no scale"
+        )
 
 
 @pytest.mark.unit

@@ -144,7 +144,7 @@ def added(of: Training, size: int, place: int, monkeypatch: pytest.MonkeyPatch) 
         if of._linear is not None:
             of._linear.sum(0, None, of._state)
         else:
-            of._with_care(0, None, of._state)
+            of._write_cpu_sum(0, None, of._state)
     total: Tensor = of._sums.flats[0] + 0.0  # -0 and 0 are one number
     assert 0.0 < float(total.norm()) <= 0.7 * (1 + 1e-6) or not isinstance(
         of._recipe.bounding, FlatClipping

@@ -299,7 +299,7 @@ def test_convolutions_unfolded_in_pieces_have_the_same_norms(
     network, x, own = made(name)
     whole, pieces = RecordingClip(), RecordingClip()
     clipped_sum(network, x, wave(own), whole, everyone(x))  # pyright: ignore
-    monkeypatch.setitem(layer_rules.MAX_UNFOLDED, "cpu", 1)
+    monkeypatch.setitem(layer_rules.MAX_UNFOLDED_VALUES, "cpu", 1)
     clipped_sum(network, x, wave(own), pieces, everyone(x))  # pyright: ignore
     assert torch.allclose(whole.norms, pieces.norms, rtol=1e-12)
 
@@ -761,7 +761,7 @@ def test_formed_gradients_are_those_of_one_record_at_a_time():
         parameters = list_trainable_parameters(network)
         for seen in per_example.capture_layers(network, x, wave(own)):
             names = dict(seen.layer.named_parameters(recurse=False))
-            found = layer_rules.find_rule(seen.layer).gradients(seen)
+            found = layer_rules.find_rule(seen.layer).form_gradients(seen)
             assert set(found) == {each for each, p in names.items() if p.requires_grad}
             for each, formed in found.items():
                 place = next(i for i, p in enumerate(parameters) if p is names[each])

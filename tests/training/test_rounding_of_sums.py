@@ -190,9 +190,9 @@ def largest_move(
                     training._linear.sum(0, None, state)
                 elif training._rounds is not None:
                     training._rounds.slots = slots
-                    training._rounds.sum(0, None, state)
+                    training._rounds.write_sum(0, None, state)
                 else:
-                    training._with_care(0, None, state)
+                    training._write_cpu_sum(0, None, state)
             sums.append(torch.cat([total.clone() for total in training._sums.end()]))
         worst = max(worst, float((sums[0] - sums[1]).norm()))
     return worst / bounding.sensitivity

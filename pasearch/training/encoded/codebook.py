@@ -1,11 +1,11 @@
 """Codebooks of encoded gradients: public vectors to which gradients are clamped rank by rank.
 
-    psi_1 .. psi_m     N(0, 1) entries, below 1e-5 set to 0, sorted, scaled to norm C
+    psi_1 .. psi_m     sorted |N(0, 1)| entries, those below 1e-5 set to 0, scaled to norm C
 
-A psi is constant over bins of ranks, which are narrow for the largest magnitudes. Each constant is
-the root mean square of the Gaussian magnitudes between two sampled order statistics. This codebook
-differs from the paper's, and is public and accounted for in the same way. `Codebook.dense` is the
-paper's, for small networks.
+`Codebook.dense` draws every entry, as the paper does, for small networks. In `Codebook.binned` a
+psi is constant over bins of ranks, which are narrow for the largest magnitudes. Each constant is
+the root mean square of the Gaussian magnitudes between two sampled order statistics. Both are
+public and accounted for in the same way.
 
 Source: Nasr et al., Algorithm 1; proof: docs/guarantees/encoding.md.
 """
@@ -25,25 +25,25 @@ from pasearch.errors import UsageError
 from pasearch.training.clipping import check_clip_norm
 
 GENERATOR_KEY = 0x6E617372_2D656E63_6F64696E_67000000
-"""Key of the codebook's generator, to which the seed is added; it is public."""
+"""Public key of the codebook's random generator; the seed is added to it."""
 MIN_ENTRY = 1e-5
-"""Smallest entry of N(0, 1); smaller ones are set to 0, as in the paper."""
+"""Minimum entry before scaling; smaller entries are set to 0, as in the paper."""
 RANKS_PER_BIN = 8
-"""Smallest ratio of a bin's first rank to its width."""
+"""Minimum ratio of a bin's first rank to its width."""
 MIN_BINS = 64
-"""Smallest number of bins: a bin holds at most this fraction of all ranks."""
+"""Minimum number of bins: a bin holds at most 1/64 of all ranks."""
 MAX_DENSE_NUMBERS = 2**25
-"""Largest number of entries of a dense codebook: 128 MiB."""
+"""Maximum number of entries of a dense codebook: 128 MiB."""
 MAX_DIMENSION = 2**24
-"""Number of coordinates below which float32 counts them exactly."""
+"""Limit of the number of coordinates, below which float32 counts are exact."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Codebook:
-    """Public sorted vectors, each of norm at most C, constant over bins of ranks.
+    """Public vectors with descending entries and norm at most C, constant over bins of ranks.
 
-    Guarantee: a function of its settings alone. Gradients are clamped to exactly these float32
-    `values`, and `envelope` bounds them for the accountant.
+    Guarantee: the vectors depend on the settings only. Gradients are clamped to exactly these
+    float32 `values`, and `envelope` bounds them for the accountant.
 
     Args:
         values: Entries, float32, (vectors, bins), 0 or above, not increasing along a row.
@@ -57,18 +57,18 @@ class Codebook:
     def binned(
         cls, dimension: int, *, vectors: int = 1000, clip_norm: float = 1.0, seed: int = 0
     ) -> Codebook:
-        """Draw the order statistics at the bins' edges, and average between them.
+        """Draw a codebook with one entry per bin of ranks: the root mean square of its magnitudes.
 
-        Cost: vectors x bins numbers, about 130 bins at 10^5 coordinates: milliseconds.
+        The time is some milliseconds: vectors x bins numbers, about 130 bins for 10^5 coordinates.
 
         Args:
             dimension: Number of coordinates of a gradient, below 2^24.
-            vectors: m, 1 or above.
-            clip_norm: C, norm of every vector.
+            vectors: Number m of vectors, 1 or above.
+            clip_norm: Norm C of every vector.
             seed: Public seed, 0 or above.
         """
-        counts = _bin_sizes(_check_dimension(dimension))
-        generator = _seeded_generator(seed)
+        counts = _compute_bin_sizes(_check_dimension(dimension))
+        generator = _make_seeded_generator(seed)
         # Gaps between uniform order statistics have the distribution of a Poisson process.
         gaps = generator.standard_gamma(
             counts, size=(check_positive_integer("vectors", vectors), len(counts))
@@ -89,7 +89,7 @@ class Codebook:
     def dense(
         cls, dimension: int, *, vectors: int = 1000, clip_norm: float = 1.0, seed: int = 0
     ) -> Codebook:
-        """Draw every entry, as in the paper; arguments as in `binned`.
+        """Draw a codebook with one entry per coordinate, as in the paper; arguments as in `binned`.
 
         Raises:
             UsageError: The codebook has more than 2^25 entries.
@@ -100,7 +100,7 @@ class Codebook:
                 f"{vectors} dense vectors of {dimension} entries are {size} numbers: expected at "
                 f"most {MAX_DENSE_NUMBERS}. Use fewer vectors, or omit `exact`."
             )
-        drawn = np.abs(_seeded_generator(seed).standard_normal((vectors, dimension)))
+        drawn = np.abs(_make_seeded_generator(seed).standard_normal((vectors, dimension)))
         drawn[:, ::-1].sort(axis=1)
         return cls._of_norm(drawn, np.ones(dimension, dtype=np.int64), clip_norm)
 
@@ -108,7 +108,7 @@ class Codebook:
     def _of_norm(
         cls, magnitudes: NDArray[np.float64], counts: NDArray[np.int64], clip_norm: float
     ) -> Codebook:
-        """Set tiny entries to 0, scale to norm C, and round to float32 towards 0."""
+        """Make a codebook: set tiny entries to 0, scale to norm C, round to float32 towards 0."""
         kept = np.where(magnitudes < MIN_ENTRY, 0.0, magnitudes)
         norms = np.sqrt((kept**2 * counts).sum(axis=1, keepdims=True))
         scaled = (kept * (check_clip_norm("clip_norm", clip_norm) / norms)).astype(np.float32)
@@ -128,18 +128,19 @@ class Codebook:
         return np.sqrt((self.values.astype(np.float64) ** 2 * self.counts).sum(axis=1))
 
     def envelope(self, ratio: float | None = GRID_RATIO) -> Shifts:
-        """Compute the shifts for the accountant: one vector that bounds all vectors, rank by rank.
+        """Compute one vector that bounds all vectors rank by rank, for the accountant.
 
-        Guarantee: for every t, a record's encoded vector has at most as many magnitudes above t.
+        Guarantee: for every t, an encoded gradient has at most as many magnitudes above t as the
+        result.
 
         Args:
-            ratio: Ratio of the grid, above 1, to which values are rounded up, so that a few hundred
-                remain; None keeps them.
+            ratio: Ratio, above 1, of the geometric grid to which entries are rounded up, so that a
+                few hundred distinct ones remain. None: no rounding.
         """
-        return shifts_of(self.values.max(axis=0), self.counts, ratio)
+        return make_shifts(self.values.max(axis=0), self.counts, ratio)
 
 
-def _bin_sizes(dimension: int) -> NDArray[np.int64]:
+def _compute_bin_sizes(dimension: int) -> NDArray[np.int64]:
     """Compute the number of ranks per bin, from the largest magnitude down."""
     edges, widest = [0], max(1, dimension // MIN_BINS)
     while edges[-1] < dimension:
@@ -148,16 +149,22 @@ def _bin_sizes(dimension: int) -> NDArray[np.int64]:
     return np.diff(np.array(edges, dtype=np.int64))
 
 
-def shifts_of(
+def make_shifts(
     values: NDArray[np.float32], counts: NDArray[np.int64], ratio: float | None
 ) -> Shifts:
-    """Return distinct values above 0, rounded up to a grid if one is given, and their counts."""
+    """Make `Shifts` of the values above 0: distinct values with their counts, descending.
+
+    Args:
+        values: Entries, (bins,).
+        counts: Number of coordinates of each entry, (bins,).
+        ratio: Ratio of the geometric grid to which values are rounded up. None: no rounding.
+    """
     exact = values[values > 0].astype(np.float64)
     if ratio is not None:
         ratio = check_positive("ratio", ratio)
         if not ratio > 1.0:
             raise UsageError(f"ratio is {ratio}: expected above 1, such as 1.01.")
-        # Slightly more, so that rounding cannot leave a value above its grid point.
+        # Slightly larger, so that a rounded value is never below the exact one.
         exact = ratio ** np.ceil(np.log(exact) / math.log(ratio)) * (1 + 1e-12)
     distinct, places = np.unique(exact, return_inverse=True)
     many = np.bincount(places, weights=counts[values > 0]).astype(np.int64)
@@ -165,6 +172,7 @@ def shifts_of(
 
 
 def _check_dimension(value: object) -> int:
+    """Check the number of coordinates, and return it."""
     dimension = check_positive_integer("dimension", value)
     if not dimension < MAX_DIMENSION:
         raise UsageError(
@@ -175,11 +183,12 @@ def _check_dimension(value: object) -> int:
 
 
 def check_public_seed(value: object) -> int:
-    """Return a seed in [0, 2^32)."""
+    """Check that a value is an integer in [0, 2^32), and return it."""
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**32:
         raise UsageError(f"seed is {value!r}: expected an integer in [0, 2^32).")
     return value
 
 
-def _seeded_generator(seed: int) -> np.random.Generator:
+def _make_seeded_generator(seed: int) -> np.random.Generator:
+    """Make the generator of a codebook from its public seed."""
     return np.random.Generator(np.random.Philox(key=GENERATOR_KEY + check_public_seed(seed)))

@@ -1,19 +1,22 @@
-"""Noise of any density on tensors, and denoising by the distance from pure noise.
+"""Noise of any density on tensors, and denoising of noisy sums (Kolmogorov-Smirnov).
 
-Distributions without a torch function are read from tables, whose cells are uniform in x / (|x| +
-scale), which suits light and heavy tails. Noise is drawn by numpy in float64 under a 128-bit key,
-or on CUDA in float64; `training.noise` hides the floating-point lattice of such draws.
+Noise is drawn in float64, by NumPy with a 128-bit key or on CUDA. Module `training.noise` rounds it
+so that the floating-point representation reveals nothing. Distribution functions that torch lacks
+are read from tables. Their cells have equal widths in x / (|x| + scale), which suits both light and
+heavy tails.
 
-    weight = KS(noisy sum, noise) = sup over x of |F_n(x) - F(x)|,      noisy sum  <-  weight * sum
-    relative: weight / mean of the weights so far
+Denoising multiplies the noisy sum of each step by a weight:
 
-F_n is the empirical distribution of the noisy sum's d coordinates, F the distribution of the noise
-on one coordinate. The weight is in [0, 1]: about .87 / sqrt(d) for pure noise, at most 1 for a
-signal of one sign, and 1/2 for a signal with as many positive as negative coordinates. It is
-computed from the released sum and the public distribution: post-processing, which costs nothing.
+    weight = KS(noisy sum, noise) = sup over x of |F_n(x) - F(x)|
+    relative weight = weight / mean of the weights so far
 
-Without sorting: between the edges of cells, at which F is known, F_n and F can only increase. So
-the supremum over the edges is too small by at most F's largest increase within a cell.
+F_n is the empirical distribution function of the d coordinates of the noisy sum, F the distribution
+function of the noise on one coordinate. The weight is in [0, 1]: about .87 / sqrt(d) for pure
+noise, at most 1 if the sum has one sign, and 1/2 if half of its large coordinates are negative. It
+depends only on the released sum and the public distribution: post-processing, which costs nothing.
+
+Without sorting, F_n and F are compared at the edges of cells. Both can only increase within a cell,
+so this supremum is too small by at most the largest increase of F within a cell.
 
 Source: Nasr et al., Sections 3.2 and 5; Bailey 1994 (Student's t from two uniforms). Proof:
 docs/guarantees/encoding.md.
@@ -48,36 +51,40 @@ from pasearch.training.noise import (
 )
 
 TABLE_CELLS = 2**16
-"""Number of cells of the table for a distribution without a torch function."""
+"""Number of cells of the table of a distribution function that torch lacks."""
 
 
 def evaluate_cdf(density: Density, x: Tensor) -> Tensor:
-    """Evaluate the distribution function at x, with the shape and dtype of x.
+    """Evaluate the cumulative distribution function at x, in the shape and dtype of x.
 
-    Student's t, variance-gamma and tabulated densities are read from a table of 2^16 cells. The
-    error is at most the largest increase within a cell. The others are closed forms.
+    Densities in `UNIT_TAILS` have a closed formula. For the others (Student's t, variance-gamma,
+    tabulated) a table of 2^16 cells is interpolated, with an error of at most the largest increase
+    within a cell.
     """
     if type(density) in UNIT_TAILS:
         unit = x / density.scale
         above = UNIT_TAILS[type(density)](density, unit.abs())
         return torch.where(unit > 0, 1.0 - above, above)
-    knots = cdf_at_edges_on(density, TABLE_CELLS, x.device).to(x.dtype)
+    knots = evaluate_cdf_at_edges_on(density, TABLE_CELLS, x.device).to(x.dtype)
     knots = torch.cat([knots.new_zeros(1), knots, knots.new_ones(1)])
-    at = cell_positions(x, density.scale, TABLE_CELLS)
+    at = compute_cell_positions(x, density.scale, TABLE_CELLS)
     left = at.floor().clamp_(0, TABLE_CELLS - 1)
     whole_part = left.long()
     return torch.lerp(knots[whole_part], knots[whole_part + 1], (at - left).clamp_(0.0, 1.0))
 
 
-def cell_positions(x: Tensor, scale: float, cells: int) -> Tensor:
-    """Map numbers to positions in cells, in [0, cells); NaN maps to 0."""
+def compute_cell_positions(x: Tensor, scale: float, cells: int) -> Tensor:
+    """Compute the positions of numbers in units of cells, in [0, cells); 0 for NaN."""
     at = x / (x.abs() + scale)
     return at.add_(1.0).mul_(cells / 2).nan_to_num_(0.0).clamp_(0.0, cells - 0.5)
 
 
 @lru_cache(maxsize=16)
-def cdf_at_edges(density: Density, cells: int) -> tuple[Tensor, float]:
-    """Evaluate the distribution at the edges between cells, float64, and its largest increase."""
+def evaluate_cdf_at_edges(density: Density, cells: int) -> tuple[Tensor, float]:
+    """Evaluate the distribution function at the edges between cells, float64, (cells - 1,).
+
+    The second result is its largest increase within a cell.
+    """
     middle = np.arange(1, cells) * (2.0 / cells) - 1.0
     inside = density.cdf(density.scale * middle / (1.0 - np.abs(middle)))
     growth = np.diff(inside, prepend=0.0, append=1.0)
@@ -85,12 +92,13 @@ def cdf_at_edges(density: Density, cells: int) -> tuple[Tensor, float]:
 
 
 @lru_cache(maxsize=16)
-def cdf_at_edges_on(density: Density, cells: int, device: torch.device) -> Tensor:
-    """Evaluate the distribution at the edges between cells, on a device."""
-    return cdf_at_edges(density, cells)[0].to(device)
+def evaluate_cdf_at_edges_on(density: Density, cells: int, device: torch.device) -> Tensor:
+    """Evaluate the distribution function at the edges between cells, on a device; cached."""
+    return evaluate_cdf_at_edges(density, cells)[0].to(device)
 
 
 def _generalised_normal_tail(density: Density, x: Tensor) -> Tensor:
+    """Compute P[noise > x] at scale 1 by the incomplete gamma function."""
     assert isinstance(density, densities.GeneralisedNormal)
     shape = torch.full_like(x, 1 / density.power)
     return torch.special.gammaincc(shape, x**density.power) / 2
@@ -106,7 +114,7 @@ UNIT_TAILS: dict[type[Density], Callable[[Density, Tensor], Tensor]] = {
     ),
     densities.GeneralisedNormal: _generalised_normal_tail,
 }
-"""Probability above x, 0 or more, at scale 1, for densities with a torch function."""
+"""Functions that compute P[noise > x], x >= 0, at scale 1; for densities with a torch function."""
 
 
 def begin_noise(
@@ -118,12 +126,18 @@ def begin_noise(
     *,
     spare: bool = False,
 ) -> NoiseSource:
-    """Start to draw a step's noise of a density; call the returned function to get it.
+    """Start to draw the noise of a step; call the returned function to get it.
 
-    Guarantee: the numbers depend only on density, count, stream, step and the kind of device; no
-    two steps and no two streams share any.
+    Guarantee: the numbers depend only on density, count, stream, step and device type; different
+    steps and streams use different random numbers.
 
-    If a thread is spare, large draws run in it while the gradients are computed.
+    Args:
+        density: Density of the noise on one coordinate.
+        count: Number of coordinates.
+        device: Device of the noise.
+        stream: Random stream of the trial's noise.
+        step: Number of the step.
+        spare: Whether a thread is free to draw much noise while the gradients are computed.
     """
 
     def make() -> Noise:
@@ -143,11 +157,11 @@ def sample_noise(
     if device.type == "cpu" or stream.secure or type(density) not in MAGNITUDE_SAMPLERS:
         drawn = torch.from_numpy(density.sample(stream.generator(step), count))
         return drawn.to(device)
-    return draw_on(density, count, make_cuda_generator(device, stream, step))
+    return draw_on_generator(density, count, make_cuda_generator(device, stream, step))
 
 
-def draw_on(density: Density, count: int, generator: torch.Generator) -> Tensor:
-    """Draw float64 noise of a density in `MAGNITUDE_SAMPLERS` on the generator's device."""
+def draw_on_generator(density: Density, count: int, generator: torch.Generator) -> Tensor:
+    """Draw float64 noise of a density in `MAGNITUDE_SAMPLERS`, (count,), on a CUDA device."""
 
     def uniform() -> Tensor:
         drawn = torch.rand(count, generator=generator, device=generator.device, dtype=torch.float64)
@@ -167,6 +181,7 @@ Gamma = Callable[[float], Tensor]
 
 
 def _draw_student_t(density: Density, uniform: Uniform, _: Gamma) -> Tensor:
+    """Draw |Student's t| by Bailey's polar method."""
     assert isinstance(density, densities.StudentT)
     nu = density.freedom
     squares = nu * torch.expm1(torch.log(uniform()) * (-2.0 / nu))
@@ -174,11 +189,13 @@ def _draw_student_t(density: Density, uniform: Uniform, _: Gamma) -> Tensor:
 
 
 def _draw_generalised_normal(density: Density, _: Uniform, gamma: Gamma) -> Tensor:
+    """Draw gamma values to the power 1/p."""
     assert isinstance(density, densities.GeneralisedNormal)
     return gamma(1 / density.power) ** (1 / density.power)
 
 
 def _draw_variance_gamma(density: Density, uniform: Uniform, gamma: Gamma) -> Tensor:
+    """Draw |normal| times the square root of a gamma value."""
     assert isinstance(density, densities.VarianceGamma)
     normal = torch.sqrt(-2.0 * torch.log(uniform())) * torch.cos(2 * math.pi * uniform())
     return torch.sqrt(2.0 * gamma(density.shape)) * normal.abs_()
@@ -195,10 +212,11 @@ MAGNITUDE_SAMPLERS: dict[type[Density], Callable[[Density, Uniform, Gamma], Tens
     densities.GeneralisedNormal: _draw_generalised_normal,
     densities.VarianceGamma: _draw_variance_gamma,
 }
-"""Samplers of |noise| at scale 1 by torch; numpy draws a tabulated density on every device."""
+"""Functions that draw |noise| at scale 1 with torch; NumPy draws all other densities."""
 
 
 def _check_cells(name: str, value: object) -> int | None:
+    """Check a number of cells, or None."""
     if value is None:
         return None
     cells = check_positive_integer(name, value, most=2**24)
@@ -210,14 +228,15 @@ def _check_cells(name: str, value: object) -> int | None:
 @DENOISINGS.register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KolmogorovSmirnov(Denoising):
-    """Denoising that multiplies a noisy sum by its distance from pure noise.
+    """Denoising that multiplies a noisy sum by its Kolmogorov-Smirnov distance from pure noise.
 
     Cost: nothing (post-processing).
 
     Args:
-        cells: Number of cells of the line, 2 or above; None sorts instead, without an error.
-        relative: Whether weights are divided by their mean over the steps so far, so that a
-            learning rate means the same with and without denoising; False is the paper's.
+        cells: Number of cells into which the real line is divided, 2 or above. None: exact, by
+            sorting.
+        relative: Whether weights are divided by their mean over the steps so far, so that the
+            learning rate keeps its meaning. False: as in the paper.
     """
 
     name: ClassVar[str] = "kolmogorov-smirnov"
@@ -228,8 +247,9 @@ class KolmogorovSmirnov(Denoising):
     def weight(self, noisy: Tensor, density: Density) -> Tensor:
         """Compute the Kolmogorov-Smirnov distance, a scalar in [0, 1] on the same device.
 
-        Guarantee: a function of its two arguments. With cells, it is at most `error(density)` too
-        small, and never too large except for rounding; nothing waits for the device.
+        Guarantee: the result depends only on the two arguments. With cells, it is too small by at
+        most `error(density)`, and never too large except for rounding. It does not wait for the
+        device.
 
         Args:
             noisy: Released noisy sum, (d,).
@@ -237,14 +257,14 @@ class KolmogorovSmirnov(Denoising):
         """
         if self.cells is None:
             return _distance_by_sorting(noisy, density)
-        inside = cdf_at_edges_on(density, self.cells, noisy.device)
-        counts = _count_cells(cell_positions(noisy, density.scale, self.cells), self.cells)
+        inside = evaluate_cdf_at_edges_on(density, self.cells, noisy.device)
+        counts = _count_cells(compute_cell_positions(noisy, density.scale, self.cells), self.cells)
         below = counts.cumsum(0)[:-1] / len(noisy)
         return (below - inside).abs().amax()
 
     def error(self, density: Density) -> float:
-        """Return the largest amount by which a weight may be too small."""
-        return 0.0 if self.cells is None else cdf_at_edges(density, self.cells)[1]
+        """Compute the maximum error by which `weight` may be too small; 0 without cells."""
+        return 0.0 if self.cells is None else evaluate_cdf_at_edges(density, self.cells)[1]
 
     def describe(self) -> str:
         cells = "by sorting" if self.cells is None else f"in {self.cells:,} cells"
@@ -256,10 +276,9 @@ class KolmogorovSmirnov(Denoising):
 
 
 def _distance_by_sorting(noisy: Tensor, density: Density) -> Tensor:
-    if noisy.device.type == "cpu":
-        ordered = torch.from_numpy(
-            np.sort(noisy.detach().numpy())
-        )  # torch.sort is ten times slower
+    """Compute the Kolmogorov-Smirnov distance exactly."""
+    if noisy.device.type == "cpu":  # NumPy sorts ten times faster than torch
+        ordered = torch.from_numpy(np.sort(noisy.detach().numpy()))
     else:
         ordered = noisy.sort().values
     expected = evaluate_cdf(density, ordered).double()
@@ -269,7 +288,7 @@ def _distance_by_sorting(noisy: Tensor, density: Density) -> Tensor:
 
 
 def _count_cells(at: Tensor, cells: int) -> Tensor:
-    """Count the numbers in each cell; on CUDA without waiting for the device."""
+    """Count the positions in each cell, (cells,); on CUDA without waiting for the device."""
     if at.device.type == "cpu":
         return torch.bincount(at.int(), minlength=cells)
     ones = torch.ones(at.shape, device=at.device, dtype=torch.int32)

@@ -1,12 +1,12 @@
-"""Rank noise distributions by their error at equal privacy cost, before data is read.
+"""Ranking of noise distributions by their error at equal privacy cost, before data is read.
 
-    every density z on encoded gradients:   smallest scale with  RDP cost of all steps <= budget
-    the Gaussian again:                     smallest sigma with  PLD cost of all steps <= budget
-    rank by                                 E|z|  (l1); also printed: sqrt(E z^2)  (l2)
+    each density on encoded gradients   smallest scale such that the RDP cost of all steps <= budget
+    Gaussian, a second time             smallest sigma such that the PLD cost of all steps <= budget
+    rank by                             mean absolute error E|noise| (l1); l2 is sqrt(E noise^2)
 
-A record adds at most a vector of the codebook, so its largest coordinates determine the cost. Loss
-distributions (PLD) support the Gaussian only, and give a lower cost than Renyi orders. Another
-density must gain more than that difference.
+The accountant needs only the codebook, which bounds the gradient of each record. Accounting by
+privacy loss distributions (PLD) supports only the Gaussian, and its cost is lower than by Renyi
+divergences (RDP). So another density is better only if it gains more than this difference.
 
 Source: Nasr et al., Fig. 6 (at equal divergence of order 2). Proof: docs/guarantees/encoding.md.
 """
@@ -39,25 +39,28 @@ DEFAULT_DENSITIES: tuple[Density, ...] = (
     densities.LaplaceNoise(),
     densities.Cauchy(),
 )
-"""Densities that are ranked. The paper uses Student's t with 9 degrees of freedom."""
+"""Densities that are ranked by default. The paper uses Student's t with 9 degrees of freedom."""
 
-SEARCH_OPTION = "search"
+SEARCH_NOISE_OPTION = "search"
+"""Value of the option `noise` that asks for the best-ranked density."""
 DENSITY_PARAMETERS = {
     "student-t": "freedom",
     "generalised-normal": "power",
     "variance-gamma": "shape",
 }
+"""Name of the number after the colon of `noise`, such as in student-t:9, by density."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankedDensity:
-    """A noise density calibrated to the budget.
+    """Noise density calibrated to the budget, with its errors.
 
     Args:
-        row: Density at its scale for gradients clipped to norm C, and its privacy cost.
-        accountant: "RDP", or "PLD" for the Gaussian.
-        l1: E|z| relative to the best Gaussian's.
-        l2: sqrt(E z^2) relative to the best Gaussian's; `inf` if it does not exist.
+        row: Density with its calibrated scale, for gradients clipped to norm C, and its cost.
+        accountant: "RDP" or "PLD" (Gaussian only).
+        l1: Mean absolute value of the noise, divided by that of the best Gaussian.
+        l2: Standard deviation of the noise, divided by that of the best Gaussian; `inf` if it does
+            not exist.
     """
 
     row: CalibratedDensity
@@ -67,24 +70,23 @@ class RankedDensity:
 
     @property
     def density(self) -> Density:
-        """The density."""
+        """Calibrated noise density."""
         return self.row.density
 
     @property
     def price(self) -> float:
-        """Epsilon at the budget's delta."""
+        """Privacy cost: epsilon at the budget's delta."""
         return self.row.price
 
     def to_json(self) -> dict[str, Any]:
-        """Return JSON values; null for an infinite error."""
+        """Convert to a dictionary of JSON values; an infinite error becomes null."""
         ratios = {"l1": _finite_or_none(self.l1), "l2": _finite_or_none(self.l2)}
         return {**self.row.to_json(), "accountant": self.accountant, **ratios}
 
     def describe(self) -> str:
         """Describe the density and its errors in one line."""
-        return (
-            f"{density_name(self.density)} ({self.accountant}): l1 {self.l1:.4f}, l2 {self.l2:.4f}"
-        )
+        name = format_density_name(self.density)
+        return f"{name} ({self.accountant}): l1 {self.l1:.4f}, l2 {self.l2:.4f}"
 
 
 def rank_densities(
@@ -103,8 +105,12 @@ def rank_densities(
         sampling_probability: q, in (0, 1].
         steps: Number of steps, 1 or above.
         budget: Privacy budget with delta set.
-        bounding: Settings of the codebook; None: 1,000 vectors of norm 1.
-        laws: Densities to rank, including the Gaussian.
+        bounding: Settings of the codebook. None: 1,000 vectors of norm 1.
+        laws: Densities to rank.
+
+    Returns:
+        Calibrated densities, the smallest l1 error first; in addition to `laws` the Gaussian
+        accounted for by PLD.
 
     Raises:
         BudgetError: No noise scale is large enough.
@@ -141,7 +147,7 @@ def rank_densities(
 
 
 def parse_density(name: str) -> Density:
-    """Parse a density from the command line: a name, or name:number.
+    """Parse a noise density from the command line: a name, or name:number.
 
     Args:
         name: Name such as "gaussian", "laplace", "student-t:9" or "generalised-normal:1.5".
@@ -162,17 +168,18 @@ def parse_density(name: str) -> Density:
         kind = ""
     if kind not in known:
         raise UsageError(
-            f"noise is {name!r}: expected {SEARCH_OPTION}, or one of {', '.join(known)}; "
+            f"noise is {name!r}: expected {SEARCH_NOISE_OPTION}, or one of {', '.join(known)}; "
             f"{', '.join(DENSITY_PARAMETERS)} take a number, such as student-t:9."
         )
     return densities.density_from_json({"name": kind, **given})
 
 
-def density_name(density: Density) -> str:
-    """Return the name from which `parse_density` reads a density of its table."""
+def format_density_name(density: Density) -> str:
+    """Format a density as the string from which `parse_density` creates it."""
     own = DENSITY_PARAMETERS.get(density.name)
     return density.name if own is None else f"{density.name}:{getattr(density, own):.17g}"
 
 
 def _finite_or_none(value: float) -> float | None:
+    """Replace an infinite value by None."""
     return value if math.isfinite(value) else None
