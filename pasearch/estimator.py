@@ -138,17 +138,24 @@ class _TrainedEstimator(BaseEstimator):
         flat = cells.ndim == 2 and cells.shape[1] == math.prod(schema.shape)
         return cells.reshape(-1, *schema.shape) if flat else cells
 
-    def _true_values(self, X: Any, y: Any) -> Any:
-        """Return the true values of new records: `y`, or the target column of a data frame."""
-        if y is not None:
-            return y
+    def _true_values(self, X: Any, y: Any) -> Array:
+        """Return the true values of new records, (rows,): `y`, or a data frame's target column."""
         name = getattr(getattr(self.schema, "target", None), "name", None)
-        if name is not None and hasattr(X, "columns") and name in X.columns:
-            return X[name]
-        raise UsageError(
-            "A score requires the true values: pass them as y"
-            + ("." if name is None else f", or a pandas data frame with the column {name!r}.")
-        )
+        if y is None and name is not None and hasattr(X, "columns") and name in X.columns:
+            y = X[name]
+        if y is None:
+            raise UsageError(
+                "A score requires the true values: pass them as y"
+                + ("." if name is None else f", or a pandas data frame with the column {name!r}.")
+            )
+        values = np.asarray(y)
+        if values.ndim == 2 and values.shape[1] == 1:
+            values = values[:, 0]
+        if values.ndim != 1:
+            raise UsageError(
+                f"y has shape {values.shape}: expected one value for each record, (rows,)."
+            )
+        return values
 
 
 class TrainedClassifier(ClassifierMixin, _TrainedEstimator):
@@ -185,12 +192,13 @@ class TrainedClassifier(ClassifierMixin, _TrainedEstimator):
         """
         aims = self._true_values(X, y)
         warn_of_exact_score(_EXACT_SCORE_REMEDY, stacklevel=2)
-        if isinstance(self.schema, TableSchema):
-            classes, known = self.schema.encode_labels(np.asarray(aims))
-            aims = np.where(known, self.schema.decode_class(classes), "")
+        schema = self.schema
+        if isinstance(schema, TableSchema) or isinstance((schema.labels or (0,))[0], str):
+            classes, known = schema.encode_labels(aims)
+            aims = np.where(known, schema.decode_class(classes), "")
         predicted = self.predict(X)
         check_consistent_length(aims, predicted)
-        return float(np.average(np.asarray(aims) == predicted, weights=sample_weight))
+        return float(np.average(aims == predicted, weights=sample_weight))
 
 
 class TrainedRegressor(RegressorMixin, _TrainedEstimator):
@@ -208,7 +216,7 @@ class TrainedRegressor(RegressorMixin, _TrainedEstimator):
         """
         schema = self.schema
         reading = schema.target.reading if isinstance(schema, TableSchema) else DEFAULT_CELL_FORMAT
-        aims = convert_to_numbers(np.asarray(self._true_values(X, y)), reading)
+        aims = convert_to_numbers(self._true_values(X, y), reading)
         warn_of_exact_score(_EXACT_SCORE_REMEDY, stacklevel=2)
         return float(r2_score(aims, self.predict(X), sample_weight=sample_weight))
 

@@ -127,6 +127,19 @@ class TestEveryTask:
         with pytest.raises(UsageError, match="already trained with differential privacy"):
             model.fit(new, new["income"])
 
+    @pytest.mark.parametrize("task", ["search", "training", "features", "number"])
+    def test_a_score_takes_a_column_of_labels_and_refuses_rows(
+        self, runs: dict[str, Path], task: str
+    ):
+        model, table = pasearch.load(runs[task]), task in TABLES
+        new = frame() if table else arrays()[0]
+        aims = frame()["income"].to_numpy() if table else new[:, 0, 0]
+        want = model.score(new, aims)
+        for each in (aims[:, None], aims[:, None].tolist(), pd.DataFrame(aims)):
+            assert model.score(new, each) == want
+        with pytest.raises(UsageError, match="expected one value for each record"):
+            model.score(new, aims[None])
+
 
 @pytest.mark.unit
 class TestRecords:

@@ -44,6 +44,10 @@ def digits_01(n: int) -> np.ndarray:
     return np.arange(n) % 2
 
 
+def dates_of(n: int) -> pd.DatetimeIndex:
+    return pd.to_datetime(["2020-01-01", "2021-01-01"] * (n // 2))
+
+
 def rare(n: int, count: int, path: Path) -> Path:
     """A table without a schema whose class "yes" has `count` records."""
     table = frame(["yes"] * count + ["no"] * (n - count), n).round(3)
@@ -163,6 +167,9 @@ class TestTypes:
             (lambda n: pd.Categorical(["a", "b"] * (n // 2)), ["a", "b"], True),
             (lambda n: pd.array(digits_01(n), dtype="Int8"), ["no", "yes"], False),
             (lambda n: ["a", "b"] * (n // 2), ["no", "yes"], True),  # texts may be any
+            (dates_of, ["2020-01-01", "2021-01-01"], False),
+            (dates_of, ["2020-01-01 00:00:00", "2021-01-01 00:00:00"], True),
+            (lambda n: digits_01(n) + 2**62, [str(2**62), str(2**62 + 1)], True),
         ],
     )
     @pytest.mark.parametrize("parquet", [False, True])
@@ -180,6 +187,22 @@ class TestTypes:
         reasons = plan_training(data, schema=schema).refusals
         assert (reasons == ()) == possible
         assert possible or "can occur" in reasons[0]
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize("parquet", [False, True])
+    def test_undeclared_dates_are_named_as_categories(self, parquet: bool, tmp_path: Path):
+        table = frame(lambda n: ["no", "yes"] * (n // 2))
+        table.insert(0, "when", dates_of(len(table)))
+        data: Any = table
+        if parquet:
+            data = tmp_path / "t.parquet"
+            table.to_parquet(data)
+        assert "here 'when'" in " ".join(plan_training(data).notes)
+        schema = {
+            "target": "y",
+            "columns": {"when": {"lower": "2020-01-01", "upper": "2021-12-31"}},
+        }
+        assert "here 'when'" not in " ".join(plan_training(data, schema=schema).notes)
 
 
 class TestFewRecords:

@@ -8,7 +8,7 @@ every check has positive form (NaN fails it), and returns a plain Python float o
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import MISSING, fields
 from numbers import Integral, Real
 from typing import Any, TypeVar
@@ -77,6 +77,23 @@ def check_boolean(name: str, value: object) -> bool:
     if type(value) is not bool:
         raise UsageError(f"{name} is {value!r}: expected true or false.")
     return value
+
+
+def convert_to_plain_list(values: Any) -> Any:
+    """Convert an array, range, set, index or generator to a list; return other values unchanged.
+
+    A setting that is given as an array is then validated, stored and compared like a list.
+
+    >>> convert_to_plain_list(range(3)), convert_to_plain_list("no,yes"), convert_to_plain_list({1})
+    ([0, 1, 2], 'no,yes', [1])
+    """
+    if isinstance(values, str | bytes | Mapping | list | tuple):
+        return values
+    if hasattr(values, "tolist"):
+        return values.tolist()
+    if isinstance(values, Set):  # its order differs between processes
+        return sorted(values, key=str)
+    return list(values) if isinstance(values, Iterable) else values
 
 
 def make_post_init(**checks: Callable[[str, Any], Any]) -> Callable[[Any], None]:

@@ -17,15 +17,19 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields, replace
-from numbers import Integral
+from numbers import Integral, Real
 from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar
 
 from pasearch.accounting.budget import Budget
-from pasearch.accounting.checks import check_positive, check_positive_integer
+from pasearch.accounting.checks import (
+    check_positive,
+    check_positive_integer,
+    convert_to_plain_list,
+)
 from pasearch.errors import UsageError
 from pasearch.progress import check_progress as check_progress
 from pasearch.runs.cluster import Cluster
@@ -316,6 +320,15 @@ class Request:
     def __post_init__(self) -> None:
         if self.budget is not None and not isinstance(self.budget, Budget):
             raise UsageError(f"budget is {self.budget!r}: expected Budget(epsilon=..., delta=...).")
+        for name in ("bounds", "ledger_budget", "labels", "classes"):
+            object.__setattr__(self, name, convert_to_plain_list(getattr(self, name)))
+        for name in ("labels", "classes"):
+            _check_label_types(name, getattr(self, name))
+        if not isinstance(self.target, str | None):
+            raise UsageError(
+                f"target is of type {type(self.target).__name__}: expected the name of a column, "
+                "a string."
+            )
         if self.image_side is not None:
             from pasearch.data.image_folder import check_image_side
 
@@ -362,6 +375,18 @@ class Request:
     def total(self) -> Budget:
         """Total epsilon and delta of the run; epsilon is 1 by default."""
         return self.budget or Budget(DEFAULT_EPSILON)
+
+
+def _check_label_types(name: str, labels: Any) -> None:
+    """Refuse declared labels that a result could not store, such as bytes and dates."""
+    if isinstance(labels, str | Real | None):
+        return
+    for each in labels if isinstance(labels, Iterable) else (labels,):
+        if not isinstance(each, str | Real | None):
+            raise UsageError(
+                f"`{name}=` contains {each!r} of type {type(each).__name__}: expected strings, "
+                "numbers or booleans."
+            )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

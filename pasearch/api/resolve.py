@@ -99,6 +99,7 @@ def make_dataset_from_frame(frame: Any, request: Request) -> Dataset:
     """
     from pasearch.data.frames import (
         TYPES_DESCRIPTION,
+        describe_undeclared_dates,
         extract_cells,
         find_target_failures,
         get_column_names,
@@ -138,6 +139,7 @@ def make_dataset_from_frame(frame: Any, request: Request) -> Dataset:
         type_failures=find_target_failures(
             schema.target, frame.dtypes.iloc[places[schema.target.name]]
         ),
+        notes=describe_undeclared_dates(schema.columns, list(frame.dtypes.iloc[columns])),
     )
 
 

@@ -19,6 +19,7 @@ from pasearch.data.arrays import (
     find_stored_arrays,
     is_folder_of_arrays,
 )
+from pasearch.data.cells import convert_to_string
 from pasearch.data.partitions import Dataset
 from pasearch.data.schema import Schema
 from pasearch.data.source import SOURCES, DataDeclaration, Source
@@ -146,20 +147,32 @@ def from_arrays(
 
 
 def _check_arrays(x: object, y: object, where: str, regression: bool) -> None:
-    if not isinstance(x, np.ndarray | StoredArray) or not isinstance(y, np.ndarray | StoredArray):
+    masked = any(isinstance(each, np.ma.MaskedArray) for each in (x, y))
+    if (
+        masked
+        or isinstance(x, np.matrix)
+        or not isinstance(x, np.ndarray | StoredArray)
+        or not isinstance(y, np.ndarray | StoredArray)
+    ):
+        how = "x.filled(numpy.nan) or y.filled(-1)" if masked else "numpy.asarray"
         raise UsageError(
             f"{where}: x is {type(x).__name__} and y is {type(y).__name__}: expected two numpy "
-            "arrays (numpy.asarray makes them)."
+            f"arrays ({how} makes them)."
         )
     if x.ndim not in (2, 3, 4) or x.dtype.kind not in "iufb":
         raise UsageError(
             f"{where}: x has shape {x.shape} and type {x.dtype}: expected numbers, (n, features), "
             "(n, height, width) or (n, channels, height, width)."
         )
-    if y.ndim != 1 or y.dtype.kind not in ("iuf" if regression else "iufbU"):
+    kinds = "iuf" if regression else "iufbU"
+    if y.ndim != 1 or y.dtype.kind not in kinds:
+        column = y.ndim == 2 and y.shape[1] == 1
+        remedy = " y.ravel() makes it so." if column and y.dtype.kind in kinds else ""
+        if not regression and y.dtype.kind in "OSM":
+            remedy = " y.astype(str) converts strings, bytes and dates."
         raise UsageError(
             f"{where}: y has shape {y.shape} and type {y.dtype}: expected "
-            f"{'numbers' if regression else 'labels: integers or strings'}, (n,)."
+            f"{'numbers' if regression else 'labels: integers or strings'}, (n,).{remedy}"
         )
 
 
@@ -218,7 +231,7 @@ def resolve_classes(
         )
     try:
         parts = given.split(",") if isinstance(given, str) else list(given)
-        texts = [str(part).strip() for part in parts]
+        texts = [convert_to_string(part, frozenset()) or "" for part in parts]
         if dtype.kind == "U":
             labels: list[Any] = texts
         elif dtype.kind == "b":
@@ -227,7 +240,7 @@ def resolve_classes(
             labels = [_parse_label_number(text) for text in texts]
     except (TypeError, ValueError):
         labels = []
-    if len(set(labels)) != len(labels) or len(labels) < 2:
+    if "" in labels or len(set(labels)) != len(labels) or len(labels) < 2:
         raise UsageError(
             f"{where}: the declared classes are {given!r}, and y has type {dtype}: expected the "
             "number of classes, or at least two different labels of this type."

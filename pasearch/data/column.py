@@ -35,6 +35,7 @@ from typing import Any
 
 import numpy as np
 
+from pasearch.accounting.checks import convert_to_plain_list
 from pasearch.data import dates
 from pasearch.data.cells import (
     DEFAULT_MISSING_MARKS,
@@ -153,6 +154,8 @@ class Column:
         if not (isinstance(self.name, str) and self.name):
             raise UsageError(f"A column's name is {self.name!r}: expected a non-empty string.")
         self._set("name", normalize_unicode(self.name))
+        for key in ("bins", "categories", "vocabulary", "parts", "missing"):
+            self._set(key, convert_to_plain_list(getattr(self, key)))
         self._set("kind", self._checked_kind())
         self._check_reading()
         if self.kind == "number":

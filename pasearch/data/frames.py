@@ -9,7 +9,8 @@ Source: docs/rules.md, rule 13.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from datetime import datetime
 from numbers import Real
 from typing import Any
 
@@ -122,15 +123,9 @@ def find_target_failures(target: Column, dtype: Any) -> tuple[str, ...]:
             f"the type of target {target.name!r} is {dtype}, which allows fractions, and its task "
             "is not declared: use `regression=True`, or declare the classes (`labels=`).",
         )
-    if target.categories is None or (kind not in ("float", "integer") and known is None):
+    if target.categories is None or (kind is None and known is None):
         return ()
-    numbers = (
-        []
-        if known is not None
-        else convert_to_numbers(np.array(target.categories, object)).tolist()
-    )
-    cells = numbers if kind == "float" else [int(x) for x in numbers if x == x // 1]
-    cells = np.array([*(known or cells), None], object)[:-1]
+    cells = np.array([*(known or _find_possible_cells(target.categories, kind)), None], object)[:-1]
     found = set(target.encode_categories(cells).tolist()) & set(range(len(target.categories)))
     if len(found) >= 2:
         return ()
@@ -143,18 +138,57 @@ def find_target_failures(target: Column, dtype: Any) -> tuple[str, ...]:
     )
 
 
+def describe_undeclared_dates(columns: Sequence[Column], dtypes: Sequence[Any]) -> tuple[str, ...]:
+    """Describe the undeclared columns whose type is a date: they are read as categories.
+
+    Args:
+        columns: Feature columns.
+        dtypes: Type of each column in its source: of numpy, pandas or pyarrow.
+    """
+    names = [
+        repr(column.name)
+        for column, dtype in zip(columns, dtypes, strict=True)
+        if column.kind is None and _infer_kind_and_values(dtype)[0] == "moment"
+    ]
+    if not names:
+        return ()
+    listed = ", ".join(names[:MAX_LISTED_CLASSES]) + ", ..." * (len(names) > MAX_LISTED_CLASSES)
+    return (
+        f"dates without declared bounds are read as categories, here {listed}. Declare the first "
+        "and the last day (keys `lower` and `upper` of a schema), or ignore the column.",
+    )
+
+
+def _find_possible_cells(names: Sequence[str], kind: str | None) -> list[object]:
+    """Convert class names to cells of a type; only those that are numbers, or moments, of it."""
+    if kind == "moment":
+        return [each for each in map(_parse_moment, names) if each is not None]
+    numbers = convert_to_numbers(np.array(names, object)).tolist()
+    if kind == "float":
+        return numbers
+    whole = [(name, x) for name, x in zip(names, numbers, strict=True) if x == x // 1]
+    return [int(name) if name.lstrip("+-").isdecimal() else int(x) for name, x in whole]
+
+
+def _parse_moment(name: str) -> datetime | None:
+    try:
+        return datetime.fromisoformat(name)
+    except ValueError:
+        return None
+
+
 MAX_LISTED_CLASSES = 5
 """Maximum number of declared classes that a message lists."""
 
 
 def _infer_kind_and_values(dtype: Any) -> tuple[str | None, list[object] | None]:
-    """Return "float", "integer" or None, and the values of the type if they are few."""
+    """Return "float", "integer", "moment" or None, and the values of the type if they are few."""
     dtype = getattr(dtype, "pyarrow_dtype", dtype)
     if type(dtype).__name__ == "CategoricalDtype":
         return None, [*dtype.categories]
     if not hasattr(dtype, "kind"):
         return _infer_arrow_kind(dtype)
-    kind = {"f": "float", "i": "integer", "u": "integer"}.get(dtype.kind)
+    kind = {"f": "float", "i": "integer", "u": "integer", "M": "moment"}.get(dtype.kind)
     return kind, [False, True] if dtype.kind == "b" else None
 
 
@@ -165,6 +199,8 @@ def _infer_arrow_kind(kind: Any) -> tuple[str | None, list[object] | None]:
         return _infer_arrow_kind(kind.value_type)
     if types.is_boolean(kind):
         return None, [False, True]
+    if types.is_timestamp(kind):
+        return "moment", None
     decimal = types.is_decimal(kind)
     if types.is_floating(kind) or (decimal and kind.scale > 0):
         return "float", None

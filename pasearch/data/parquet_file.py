@@ -19,8 +19,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from pasearch.data.column import Column
-from pasearch.data.frames import find_target_failures
+from pasearch.data.frames import describe_undeclared_dates, find_target_failures
 from pasearch.data.parquet_files import (
     PARQUET_SUFFIXES,
     LargeColumn,
@@ -75,10 +74,14 @@ class ParquetFile(Source):
         many = len(files) * len(files.names) > MAX_EAGER_CELLS
         read = _leave_in_files if many else _read_into_memory
         dataset = make_table_dataset(*read(files, path, declared.target, schema), declared)
-        target = dataset.schema.target
-        assert isinstance(target, Column)
+        table = dataset.schema
+        assert isinstance(table, TableSchema)
         return replace(
-            dataset, type_failures=find_target_failures(target, files.types[target.name])
+            dataset,
+            type_failures=find_target_failures(table.target, files.types[table.target.name]),
+            notes=describe_undeclared_dates(
+                table.columns, [files.types[column.name] for column in table.columns]
+            ),
         )
 
     def new_records(self, data: str, schema: AnySchema) -> TextTable:

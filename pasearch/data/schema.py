@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from pasearch.data.cells import convert_to_string
 from pasearch.errors import UsageError
 
 MAX_CLASSES = 100_000
@@ -210,6 +211,9 @@ class Schema:
         """
         if self.labels is not None:
             known = np.asarray(self.labels)
+            if known.dtype.kind == "U":  # spelled like a cell of a table
+                cells = (convert_to_string(each, frozenset()) or "" for each in labels.tolist())
+                labels = np.array(["", *cells])[1:]
             with np.errstate(all="ignore"):  # a warning would reveal a value
                 classes = np.searchsorted(known, labels).clip(max=len(known) - 1)
                 valid = known[classes] == labels

@@ -93,7 +93,7 @@ def check_features(X: Any, *, bounds: Any = None) -> Any:
     Raises:
         ValueError: Not two dimensions, or complex numbers; the message has only shape and type.
     """
-    X = frame_to_cells(_drop_inferred_type(list_to_rows(X, bounds=bounds)))
+    X = frame_to_cells(_drop_inferred_type(list_to_rows(_to_array(X), bounds=bounds)))
     if isinstance(X, np.ndarray) and X.ndim != 2:
         raise ValueError(
             f"Expected 2D array, got one of dim {X.ndim}, shape {X.shape}: rows of equal "
@@ -178,6 +178,7 @@ def check_labels(y: Any, *, read: bool) -> Any:
         read: Whether targets are assumed public; the type of a list is then inferred from its
             values.
     """
+    y = _to_array(y)
     y = y if read else _drop_inferred_type(_list_to_labels(y))
     _check_plain("y", y)
     return y
@@ -209,12 +210,24 @@ def _check_plain(name: str, given: Any) -> None:
             dtypes = [given.dtype] if hasattr(given, "dtype") else [np.asarray(given).dtype]
         except (ValueError, TypeError, OverflowError):  # a ragged list
             dtypes = []
-    known = "biufUSOMm" if isinstance(given, np.ndarray) else "biufUSOMmV"
+    array = isinstance(given, np.ndarray)
     for dtype in dtypes:
-        if getattr(dtype, "kind", "O") not in known:
+        kind = getattr(dtype, "kind", "O")
+        if kind not in "biufUSOMmV":
             raise ValueError(
                 f"Complex data not supported: {name} has dtype {dtype}. Use numbers or strings."
             )
+        if array and kind in ("MmV" if name == "X" else "V"):
+            raise ValueError(
+                f"{name} has dtype {dtype}: expected numbers or strings. Use a frame of named "
+                "columns, or convert dates with .astype(str)."
+            )
+
+
+def _to_array(given: Any) -> Any:
+    """Convert a tensor, or an array of another library, with the type that it declares."""
+    known = isinstance(given, np.ndarray) or hasattr(given, "astype") or hasattr(given, "columns")
+    return given if known or not hasattr(given, "__array__") else np.asarray(given)
 
 
 def _drop_inferred_type(given: Any) -> Any:
@@ -251,6 +264,14 @@ def declared_label_type(y: Any, labels: np.ndarray) -> np.dtype[Any]:
     return np.dtype({"b": bool, "i": int, "u": int, "f": float}.get(kind, object))
 
 
+def _check_label_type(dtype: np.dtype[Any]) -> None:
+    if dtype.kind not in (*LABEL_KINDS, "O"):
+        raise ValueError(
+            f"Unknown label type: y is of type {dtype}, expected numbers, booleans or strings. "
+            "np.asarray(y).astype(str) converts bytes and dates."
+        )
+
+
 def common_label_type(labels: np.ndarray) -> np.dtype[Any]:
     """Return the type of most labels in an object array; object for strings.
 
@@ -259,7 +280,9 @@ def common_label_type(labels: np.ndarray) -> np.dtype[Any]:
     """
     kinds: Counter[type] = Counter()
     for own, count in Counter(map(type, labels.tolist())).items():
-        for base, kind in ((bool, bool), (np.bool_, bool), (Integral, int), (Real, float)):
+        for base, kind in (
+            (bool, bool), (np.bool_, bool), (Integral, int), (Real, float), (bytes, bytes),
+        ):  # fmt: skip
             if issubclass(own, base):
                 kinds[kind] += count
                 break
@@ -397,7 +420,8 @@ def parse_declared_labels(classes: Any, dtype: np.dtype[Any]) -> np.ndarray:
         labels = np.asarray(None)
     if labels.ndim != 1 or labels.dtype.kind not in LABEL_KINDS or len(labels) < 2:
         raise UsageError(
-            f"classes is {classes!r}: expected the labels, two or more, such as [0, 1]."
+            f"classes is {classes!r}: expected the labels, two or more numbers, booleans or "
+            "strings, such as [0, 1]."
         )
     if dtype.kind in LABEL_KINDS and LABEL_KINDS[dtype.kind] != LABEL_KINDS[labels.dtype.kind]:
         raise UsageError(
@@ -415,12 +439,22 @@ def find_labels(labels: np.ndarray) -> np.ndarray:
     Raises:
         ValueError: Labels that scikit-learn rejects, or a single class.
     """
+    names = convert_to_strings(labels, Column(name="y").reading)
+    if None in names:
+        raise ValueError(
+            f"Input y contains {labels[names.index(None)]!r}, which means a missing label: drop "
+            "these records, or list it in `classes=`."
+        )
     try:
         assert_all_finite(labels, input_name="y")
         check_classification_targets(labels)
         found = np.unique(labels)
     except TypeError:
-        raise ValueError("y contains labels of several types: expected one type.") from None
+        kinds = sorted({type(each).__name__ for each in labels.tolist()})
+        raise ValueError(
+            f"y contains labels of several types, or of another one ({', '.join(kinds)}): expected "
+            "numbers, booleans or strings."
+        ) from None
     if len(found) < 2:
         raise ValueError("y contains only one class: expected two or more.")
     return found
@@ -594,8 +628,7 @@ class PrivateFit(BaseEstimator):
     ) -> tuple[Column, Array | None, np.dtype[Any]]:
         """Make the target column of classes; the type that y declares is public metadata."""
         dtype = declared_label_type(y, labels)
-        if dtype.kind not in (*LABEL_KINDS, "O"):
-            raise ValueError(f"Unknown label type: y is of type {dtype}.")
+        _check_label_type(dtype)
         known, names = None, None
         aim = self._target_of_schema()
         if aim is not None:
@@ -618,6 +651,7 @@ class PrivateFit(BaseEstimator):
             known = find_labels(labels)
         if dtype.kind == "O" and classes is None and (known is None or aim is not None):
             known, dtype = None, common_label_type(labels)
+            _check_label_type(dtype)
             self._types += (ASSUMED_LABEL_TYPE,) if dtype.kind != "O" else ()
         # The column rejects names that are None or duplicate.
         column = Column(name=name, kind="category", categories=names)  # type: ignore[arg-type]

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import pasearch
@@ -79,6 +80,66 @@ def test_labels_that_cannot_match_are_refused_by_their_type():
     ]:
         with pytest.raises(UsageError, match="classes"):
             from_arrays(X, of(labels), bounds=(0, 1), classes=declared)
+
+
+@pytest.mark.unit
+def test_strings_are_compared_without_blanks_and_in_one_unicode_form():
+    y = of([" Bern", "Zu\u0308rich  "])
+    for declared in (["Bern", "Z\u00fcrich"], [" Bern ", "Zu\u0308rich"], "Bern, Z\u00fcrich"):
+        schema: Any = from_arrays(X, y, bounds=(0, 1), classes=declared).schema
+        classes, valid = schema.encode_labels(y)
+        assert valid.all()
+        assert set(schema.decode_class(classes)) == {"Bern", "Z\u00fcrich"}
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    ("x", "y", "words"),
+    [
+        (X, of([1, 2])[:, None], "y.ravel"),
+        (X, of(["a", "b"]).astype(object), r"y.astype\(str\)"),
+        (X, of([b"a", b"b"]), r"y.astype\(str\)"),
+        (X, of([1, 2]).tolist(), "numpy.asarray"),
+        (np.matrix(X), of([1, 2]), "numpy.asarray"),
+        (np.ma.masked_less(X, 0.1), of([1, 2]), "filled"),
+        (X, np.ma.masked_less(of([1, 2]), 2), "filled"),
+    ],
+)
+def test_other_arrays_are_refused_with_a_remedy(x: Any, y: Any, words: str):
+    with pytest.raises(UsageError, match=words):
+        from_arrays(x, y, bounds=(0, 1), classes=[1, 2])
+
+
+PLAIN = {"bounds": (0, 1), "classes": [0, 1]}
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"classes": range(2)},
+        {"classes": np.arange(2)},
+        {"classes": {1, 0}},
+        {"classes": None, "labels": pd.Index([0, 1])},
+        {"bounds": np.array([0, 1])},
+        {"ledger_budget": np.array([9, 1e-3])},
+    ],
+    ids=str,
+)
+def test_a_run_takes_arrays_ranges_and_sets_as_settings(given: dict[str, Any], tmp_path: Path):
+    arguments = {**PLAIN, "ledger": tmp_path / "l", "ledger_budget": (9, 1e-3), **given}
+    result = pasearch.search_architecture(
+        (X, of([0, 1])), budget=Budget(2.0), strategy="fixed", steps=2, device="cpu",
+        out=tmp_path / "run", progress=False, **arguments,
+    )  # fmt: skip
+    assert pasearch.load(result.path).classes_.tolist() == [0, 1]
+
+
+@pytest.mark.unit
+def test_settings_that_cannot_be_stored_are_refused():
+    for given in ({"labels": [b"a", b"b"]}, {"classes": [object(), 1]}, {"target": 3}):
+        with pytest.raises(UsageError, match=f"{next(iter(given))}.* of type"):
+            pasearch.plan_architecture_search((X, of([0, 1])), **given)
 
 
 @pytest.mark.contract

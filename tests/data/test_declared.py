@@ -40,6 +40,17 @@ class TestForms:
         assert load_schema(schema) is schema
         assert schema.columns[0].bins == (30.0, 60.0)
 
+    def test_arrays_ranges_and_sets_are_read_as_lists(self):
+        of_lists = {"code": {"categories": [0, 1]}, "age": {"bins": [1, 2], "missing": [-1]}}
+        of_arrays = {
+            "code": {"categories": range(2)},
+            "age": {"bins": np.array([1.0, 2.0]), "missing": {-1}},
+        }
+        for many in (np.array(["low", "high"]), pd.Series(["low", "high"]).unique()):
+            own = {"target": "y", "columns": {**of_arrays, "y": {"categories": many}}}
+            plain = {"target": "y", "columns": {**of_lists, "y": {"categories": ["low", "high"]}}}
+            assert load_schema(own) == load_schema(plain)
+
     def test_plain_values_come_back_and_stay_proposed(self):
         for proposed in (False, True):
             schema = load_schema({**DECLARED, "proposed": proposed})

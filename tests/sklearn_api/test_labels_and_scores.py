@@ -33,6 +33,7 @@ AGES = np.random.default_rng(0).integers(18, 90, N)
 OLD = AGES > 50
 X = pd.DataFrame({"age": AGES})
 SMALL: dict[str, Any] = {"epsilon": 8.0, "strategy": "fixed", "device": "cpu", "steps": 20}
+DECLARED: dict[str, Any] = {**SMALL, "epsilon": 1.0, "bounds": (18, 90), "delta": 1e-4}
 NUMBERS, WORDS, TRUTH = ["0", "1"], ["no", "yes"], ["False", "True"]
 
 
@@ -89,6 +90,52 @@ def test_predicted_labels_have_the_type_of_y_and_can_be_scored():
             assert accuracy_score(np.asarray(y).ravel().tolist(), predicted.tolist()) > 0.8
 
 
+class Tensor:
+    """Like a tensor of torch: it has a dtype of its own, and no `astype`."""
+
+    dtype = "torch.int64"
+
+    def __init__(self, values: np.ndarray):
+        self.values = values
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
+        return self.values
+
+
+@pytest.mark.contract
+def test_tensors_are_taken_as_arrays():
+    model = Classifier(**DECLARED, classes=[0, 1])
+    model.fit(Tensor(X.to_numpy(float)), Tensor(ints))  # pyright: ignore[reportArgumentType]
+    assert model.predict(X.to_numpy(float)).dtype == ints.dtype
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("given", [{}, {"assume_public_schema": True}])
+def test_labels_of_other_types_are_refused_before_a_charge(tmp_path: Path, given: dict[str, Any]):
+    kept = {"ledger": tmp_path / "l", "ledger_budget": (9.0, 1e-4)}
+    model = Classifier(**SMALL, bounds=(18, 90), **kept, **given)
+    dates = of(["2020-01-01", "2021-01-01"]).astype("datetime64[D]")
+    bytes_ = of([b"no", b"yes"])
+    for y in (bytes_, bytes_.astype(object), bytes_.tolist(), dates, pd.Series(dates)):
+        with pytest.raises(ValueError, match="numbers, booleans or strings"):
+            model.fit(X, y)
+    with pytest.raises(UsageError, match="numbers, booleans or strings"):
+        model.set_params(classes=[b"no", b"yes"]).fit(X, bytes_.astype(object))
+    assert not (tmp_path / "l").exists()
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("missing", [None, float("nan"), pd.NA, "", "NA"])
+def test_missing_labels_that_are_assumed_public_are_named(missing: Any):
+    y = of(WORDS).astype(object)
+    y[~OLD] = missing
+    with pytest.raises(ValueError, match="means a missing label"):
+        Classifier(**SMALL, assume_public_schema=True).fit(X, y)
+
+
 @pytest.mark.unit
 def test_types_of_values_are_listed_as_assumed_public():
     assert "labels" in str(fitted(ints.tolist(), NUMBERS).result_.document["assumed_public"])
@@ -107,8 +154,6 @@ def test_truth_values_of_other_names_are_refused_before_a_charge(tmp_path: Path,
 
 
 # Scores
-
-DECLARED: dict[str, Any] = {**SMALL, "epsilon": 1.0, "bounds": (18, 90), "delta": 1e-4}
 
 
 @pytest.mark.contract
