@@ -27,8 +27,8 @@ from pasearch.features.selector import (
     SELECTORS,
     Choice,
     SelectionResult,
+    list_setting_names,
     make_choice,
-    setting_names,
 )
 from pasearch.features.trainers import TRAINERS
 from pasearch.results import FEATURE_SELECTION, FeatureResult, compute_digest
@@ -122,7 +122,7 @@ def make_selection_choice(request: FeatureRequest, method: str, trainer: str) ->
     Raises:
         UsageError: A setting that this method does not have.
     """
-    given = {name: getattr(request, name, None) for name in setting_names()}
+    given = {name: getattr(request, name, None) for name in list_setting_names()}
     return make_choice(method, trainer, size=request.k, **given)
 
 

@@ -24,7 +24,8 @@ from typing import Any
 from pasearch.data.tables import AnySchema, TableSchema
 
 MIN_COLUMNS_TO_SELECT = 50
-"""Minimum number of columns: from here on, most are expected to be irrelevant."""
+"""Minimum number of columns at which `auto` selects features: most are expected to be irrelevant.
+"""
 
 
 def choose_method(
@@ -70,7 +71,7 @@ def choose_method(
 
 
 def count_columns(schema: AnySchema) -> int:
-    """Count the columns of a table that are not ignored; the numbers of an array record."""
+    """Return the number of columns that are not ignored; for arrays, of features per record."""
     if isinstance(schema, TableSchema):
         return sum(column.kind != "ignore" for column in schema.columns)
     return math.prod(schema.max_shape(2))

@@ -8,16 +8,16 @@
     CFS-GA        k random sets; l times: the fittest fraction alpha by merit become parents of the
                   next k; the set with the largest merit of the last k
 
-merit is Eq. 7, with k features in S: k times a mean over k features, and k (k - 1) times a mean
-over k (k - 1) pairs. All of it is post-processing of released tables, so the search is free, for
-any number of sets. The merits of a whole generation, or of all candidate features, are two matrix
-products.
+merit(S) is Eq. 7 for a set S of k features. The paper writes means over k features and over
+k (k - 1) pairs; here they are sums. Only released tables are used, so the search costs no privacy,
+for any number of sets. Two matrix products compute the merits of a whole generation, or of all
+candidate features.
 
 The paper adds noise to the entropies instead of the tables: one release for each of k (k + 1) / 2
-entropies. Between neighbours, an entropy changes by
+entropies. Between neighbouring data sets, an entropy changes by at most
 
-    a record becomes null:       (log2 n) / n                 attained: a value of one record only
-    a record changes its value:  (log2 n + 1 / ln 2) / n      at most
+    (log2 n) / n                if a record becomes null (attained if no other record has its value)
+    (log2 n + 1 / ln 2) / n     if a record changes its value
 
 Source: Bao et al., section VIII-B, Algorithms 3 and 4, Eq. 7, VIII-C; Hall 1999; Bindschaedler,
 Shokri and Gunter 2017. Interpretation of the algorithms, and choice of alpha, p_co and p_mu:
@@ -75,7 +75,9 @@ from pasearch.runs.sums import NoisySum
 MIN_ENTROPY = 1e-12  # minimum entropy of a variable that is not constant, bits
 
 ENTROPY_GRID_STEPS = 2**12
-"""Number of grid steps in an entropy's sensitivity; its noise is an integer number of steps."""
+"""Sensitivity of an entropy in grid steps; entropies and their noise are integer multiples of one
+step.
+"""
 
 
 def compute_symmetrical_uncertainty(
@@ -88,8 +90,8 @@ def compute_symmetrical_uncertainty(
         attributes: Columns of the tables.
 
     Returns:
-        With the class (d,), and between features (d, d), symmetric: in [0, 1], 0 if one of the two
-        is constant, 1 for a feature with itself.
+        Uncertainty of each feature with the class, (d,), and of each pair of features, (d, d),
+        symmetric: in [0, 1], 0 if one of the two is constant, 1 for a feature with itself.
     """
     return uncertainties_from_entropies(
         _compute_entropies(joint, *_group_feature_codes(attributes))
@@ -97,14 +99,15 @@ def compute_symmetrical_uncertainty(
 
 
 def uncertainties_from_entropies(entropies: Array) -> tuple[Array, Array]:
-    """Compute symmetrical uncertainty from entropies.
+    """Compute the symmetrical uncertainties of features with the class, and with each other.
 
     Args:
-        entropies: (k, k) entropies of pairs, in bits; of single variables on the diagonal; the
-            class is last.
+        entropies: Entropies of the pairs of k variables, (k, k), in bits, with the entropies of
+            single variables on the diagonal. The class is the last variable.
 
     Returns:
-        With the class (k - 1,), and between the other variables (k - 1, k - 1).
+        Uncertainty of each feature with the class, (k - 1,), and of each pair of features,
+        (k - 1, k - 1).
     """
     alone = np.diag(entropies)
     both = alone[:, None] + alone
@@ -115,10 +118,10 @@ def uncertainties_from_entropies(entropies: Array) -> tuple[Array, Array]:
 
 
 def compute_merits(masks: np.ndarray, to_class: Array, between: Array) -> Array:
-    """Compute the merits of many sets, Eq. 7: (p,); 0 for an empty set.
+    """Compute the merit (Eq. 7) of each of p sets, (p,); 0 for an empty set.
 
     Args:
-        masks: (p, d) bool, True for a member.
+        masks: Sets of features, (p, d) bool; True for a member.
         to_class: Correlation of each feature with the class, (d,).
         between: Correlation of each pair of features, (d, d); its diagonal is ignored.
     """
@@ -129,7 +132,9 @@ def compute_merits(masks: np.ndarray, to_class: Array, between: Array) -> Array:
 
 
 def merits_from_sums(relevance: Array, redundancy: Array, size: Array | int) -> Array:
-    """Compute the merits of sets, Eq. 7, from their sums: (p,); 0 for an empty set.
+    """Compute the merit (Eq. 7) of each of p sets from sums over its members, (p,).
+
+    The merit of an empty set is 0.
 
     Args:
         relevance: Sum of `to_class` over the members of each set, (p,).
@@ -140,20 +145,24 @@ def merits_from_sums(relevance: Array, redundancy: Array, size: Array | int) -> 
     return np.divide(relevance, np.sqrt(spread), out=np.zeros(len(relevance)), where=spread != 0)
 
 
-def entropy_sensitivity(n: int, *, moved: bool = False) -> float:
+def entropy_sensitivity(n: int, *, replace_one: bool = False) -> float:
     """Return the maximum change of the entropy of counts / n by one record, in bits.
 
     Args:
         n: Number of records, null records included: public, 2 or more.
-        moved: Whether a record changes its value; by default it becomes null (zero-out adjacency).
+        replace_one: Whether one record changes its value; False: it becomes a null record (zero-out
+            adjacency).
     """
     if not check_positive_integer("n", n) > 1:
         raise UsageError("n is 1: expected 2 records or more, one alone has no entropy.")
-    return (math.log2(n) + (1 / math.log(2) if moved else 0.0)) / n
+    return (math.log2(n) + (1 / math.log(2) if replace_one else 0.0)) / n
 
 
 def published_sensitivity(n: int) -> float:
-    """Return the sensitivity of Bindschaedler, Shokri and Gunter, in bits: valid, not tight."""
+    """Return the published sensitivity of an entropy (Bindschaedler, Shokri and Gunter), in bits.
+
+    It is valid for a record that changes its value, but about twice as large as necessary.
+    """
     return (2 + 1 / math.log(2) + 2 * math.log2(n)) / n
 
 
@@ -162,14 +171,14 @@ NOISE_SIMULATIONS = 100  # number of simulations of irrelevant features under th
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoisyEntropies:
-    """Laplace noise on the entropy of every variable and of every pair: the paper's mechanism.
+    """The paper's mechanism: Laplace noise on the entropy of every variable and of every pair.
 
-    Guarantee: `release` costs `event`, exactly: entropies are rounded to a grid and the noise is an
-    integer number of its steps.
+    Guarantee: `release` costs `event` exactly, because entropies are rounded to a grid and the
+    noise is an integer number of grid steps.
 
     Args:
         epsilon: Privacy cost of one entropy, above 0.
-        attributes: Columns with k features, the class included.
+        attributes: Columns of the data, with k - 1 features; the class is the k-th variable.
     """
 
     epsilon: float
@@ -189,7 +198,10 @@ class NoisyEntropies:
 
     @property
     def _noise(self) -> NoisySum:
-        """Noise in grid steps; rounding adds up to one step, floating point another."""
+        """Noise of one entropy, in grid steps.
+
+        Rounding adds up to one step to the sensitivity, and floating-point errors add another.
+        """
         return NoisySum(epsilon=self.epsilon, most=ENTROPY_GRID_STEPS + 2)
 
     def scale(self, n: int) -> float:
@@ -200,11 +212,13 @@ class NoisyEntropies:
         return entropy_sensitivity(n) / ENTROPY_GRID_STEPS
 
     def release(self, joint: JointCounts, stream: Stream) -> Array:
-        """Release all entropies with noise, (k, k) in bits, for `uncertainties_from_entropies`.
+        """Release the entropies of all pairs of variables with noise, (k, k), in bits.
+
+        The result is an argument of `uncertainties_from_entropies`.
 
         Args:
             joint: Exact counts of all pairs over all records: private.
-            stream: Random stream of this release alone; its keys contain the entropies.
+            stream: Random stream of this release alone; the noise also depends on the entropies.
 
         Cost: `event`, on every partition that was counted; charge it first.
         """
@@ -219,9 +233,9 @@ class NoisyEntropies:
         return released
 
     def simulate_noise(self, released: Array, n: int, generator: np.random.Generator) -> Array:
-        """Simulate the uncertainties with the class that irrelevant features would show.
+        """Simulate the noisy uncertainties of irrelevant features with the class.
 
-        Cost: none; it uses released entropies, as if pairs were independent.
+        An irrelevant feature is independent of the class, so noise alone causes its uncertainty.
 
         Args:
             released: Result of `release`, (k, k).
@@ -229,7 +243,9 @@ class NoisyEntropies:
             generator: Random generator, independent of the release.
 
         Returns:
-            Array: (simulations, k - 1), clipped to [0, 1].
+            Uncertainties, (`NOISE_SIMULATIONS`, k - 1), in [0, 1].
+
+        Cost: none, because only released entropies are used.
         """
         alone, k = np.diag(released), len(released)
         own, pair = generator.laplace(scale=self.scale(n), size=(2, NOISE_SIMULATIONS, k - 1))
@@ -241,14 +257,14 @@ class NoisyEntropies:
         return np.clip(found, 0.0, 1.0)
 
     def claim(self, *, n: int, delta: float) -> PublishedBound:
-        """Compute the bound of the paper's formulas for the same noise.
+        """Compute the privacy bound that the paper's formulas give for this noise.
 
         Args:
             n: Number of records, null records included.
             delta: Additive delta of the composition, in (0, 1).
         """
         one = published_sensitivity(n) / self.scale(n)
-        times = published_sensitivity(n) / entropy_sensitivity(n, moved=True)
+        times = published_sensitivity(n) / entropy_sensitivity(n, replace_one=True)
         return PublishedBound(
             value=bao_equation_8(
                 epsilon=one, runs=self.count, delta_prime=check_fraction("delta", delta)
@@ -260,13 +276,16 @@ class NoisyEntropies:
 
 
 VariableGroups = tuple[np.ndarray, np.ndarray, np.ndarray]
-"""Variables as sums of codes: (S, T) indicators of the codes of a value; first value of each of k
-variables, (k,); column index of each variable, (k,).
+"""Values of k variables (the features and the class) in terms of the S codes of all columns.
+
+Three arrays. Indicators, (S, T): entry (s, t) is 1 if code s means value t, where T counts the
+values of all variables. Index of each variable's first value, (k,). Column index of each variable,
+(k,).
 """
 
 
 def _group_feature_codes(attributes: Attributes) -> VariableGroups:
-    """Group codes into the features of a record, in order, and the class."""
+    """Group the codes of all columns by the value of each feature and of the class."""
     columns, starts, owners = [], [], []
     total = sum(attributes.sizes)
     for place, (item, start) in enumerate(
@@ -286,9 +305,10 @@ def _compute_entropies(
     joint: JointCounts, values: np.ndarray, starts: np.ndarray, owners: np.ndarray, *,
     records: float | None = None,
 ) -> Array:  # fmt: skip
-    """Compute the entropies of `VariableGroups` and of their pairs, (k, k) in bits.
+    """Compute the entropies of k variables (diagonal) and of their pairs, (k, k), in bits.
 
-    Counts are divided by `records`; None: by the number of counted records.
+    The last three arrays are `VariableGroups`. Counts are divided by `records`, or by the number of
+    counted records if it is None.
     """
     tables = values.T @ joint.counts @ values
     # The codes of each column sum to the number of counted records.
@@ -302,13 +322,13 @@ def _compute_entropies(
 
 Values = npt.NDArray[np.float64]
 
-TABLES_LINE, ENTROPIES_LINE = "contingency tables", "entropies"
-"""Plan lines of the one release: all tables at once, or every entropy."""
+TABLES_LINE = "contingency tables"  # name of the charge for all noisy tables, `merits=tables`
+ENTROPIES_LINE = "entropies"  # name of the charge for all noisy entropies, `merits=entropies`
 
 MERIT_SOURCES = ("tables", "entropies")
 
 IRRELEVANCE_QUANTILE = 0.95
-"""Fraction of irrelevant features whose noisy relevance is at most `blank`."""
+"""Fraction of simulated irrelevant features whose uncertainty with the class is at most `blank`."""
 
 MERIT_TOLERANCE = 1e-12
 """Relative tolerance of equal merits; the order of a sum can change a merit by this much."""
@@ -316,7 +336,7 @@ MERIT_TOLERANCE = 1e-12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CfsGreedyResult:
-    """Result of CFS-Greedy: all features, in the order in which they were added.
+    """Result of CFS-Greedy: an order of all features, and the number of selected ones.
 
     Args:
         features: Indices of all d features; the first was added first.
@@ -330,7 +350,7 @@ class CfsGreedyResult:
 
     @property
     def selected(self) -> tuple[int, ...]:
-        """Selected features, in the order in which they were added."""
+        """Indices of the selected features, in the order in which they were added."""
         return self.features[: self.size]
 
     @property
@@ -385,7 +405,19 @@ def cfs_greedy(
             f"size is {size}: expected 1 to {len(to_class)}, the number of features, and no "
             "`until_no_gain`. Remove one of them."
         )
-    features, values = _add_greedily(to_class, between)
+    left = np.arange(len(to_class))  # features that are not in the set yet
+    relevance, redundancy, to_chosen = 0.0, 0.0, np.zeros(len(to_class))
+    features, values = [], []
+    for members in range(1, len(to_class) + 1):
+        relevances = relevance + to_class[left]
+        redundancies = redundancy + 2 * to_chosen[left]
+        merits = merits_from_sums(relevances, redundancies, members)
+        best = _index_of_first_maximum(merits)
+        relevance, redundancy = relevances[best], redundancies[best]
+        features.append(int(left[best]))
+        values.append(float(merits[best]))
+        to_chosen += between[features[-1]]
+        left = np.delete(left, best)
     if size is None:
         rises = np.diff(values) > MERIT_TOLERANCE * np.abs(values[1:])
         size = 1 + (
@@ -396,25 +428,8 @@ def cfs_greedy(
     return CfsGreedyResult(features=tuple(features), merits=tuple(values), size=size)
 
 
-def _add_greedily(to_class: Values, between: Values) -> tuple[list[int], list[float]]:
-    left = np.arange(len(to_class))
-    relevance, redundancy, to_chosen = 0.0, 0.0, np.zeros(len(to_class))
-    features, values = [], []
-    for size in range(1, len(to_class) + 1):
-        relevances = relevance + to_class[left]
-        redundancies = redundancy + 2 * to_chosen[left]
-        found = merits_from_sums(relevances, redundancies, size)
-        place = _index_of_first_maximum(found)
-        relevance, redundancy = relevances[place], redundancies[place]
-        features.append(int(left[place]))
-        values.append(float(found[place]))
-        to_chosen += between[features[-1]]
-        left = np.delete(left, place)
-    return features, values
-
-
 def _index_of_first_maximum(values: npt.ArrayLike) -> int:
-    """Return the index of the largest value, the first of equals."""
+    """Return the index of the first value that equals the maximum, up to `MERIT_TOLERANCE`."""
     found = np.asarray(values)
     return int(np.argmax(found >= found.max() - MERIT_TOLERANCE * abs(found.max())))
 
@@ -424,7 +439,7 @@ def cfs_genetic(
     generations: int = 10, alpha: float = PARENT_FRACTION, p_co: float = CROSSOVER_PROBABILITY,
     p_mu: float = MUTATION_PROBABILITY,
 ) -> CfsGaResult:  # fmt: skip
-    """Search for the set of the largest merit by CFS-GA (Algorithm 4).
+    """Search for the set of features with the largest merit by CFS-GA (Algorithm 4).
 
     Guarantee: the set is not empty, and depends on the arguments alone.
 
@@ -441,7 +456,8 @@ def cfs_genetic(
     Raises:
         UsageError: Other shapes, or numbers that `Evolution` rejects.
 
-    Cost: none; `to_class` and `between` are released or public already. (l + 1) k merits.
+    Cost: none; `to_class` and `between` are released or public already. The search computes
+        (l + 1) k merits.
     """
     to_class, between = _check_uncertainties(to_class, between)
     evolution = Evolution(population=population, alpha=alpha, p_co=p_co, p_mu=p_mu)
@@ -486,7 +502,7 @@ class MeritSelector(Selector):
     merits: str
 
     def check(self, form: DataMetadata) -> None:
-        """Raise UsageError for entropies of an unknown number of columns, or on public data."""
+        """Raise UsageError for noisy entropies of undeclared columns, or of public data."""
         if self.merits == "tables":
             return
         if form.schema.undeclared:
@@ -501,12 +517,12 @@ class MeritSelector(Selector):
             )
 
     def describe_with_merits(self, *, public: bool) -> str:
-        """Describe the method with its source of merits."""
+        """Describe the method and the release that it computes merits from."""
         words = self.public_description if public else self.description
         return words.replace("tables", self.merits)
 
     def lines(self, form: DataMetadata, trainer: type[Trainer]) -> tuple[LineTemplate, ...]:
-        """Return one Gaussian release of all tables, or all entropies (the paper's mechanism)."""
+        """Return the charge of one Gaussian release of all tables, or of all noisy entropies."""
         if self.merits == "tables":
             return (LineTemplate(name=TABLES_LINE, knob=GAUSSIAN_NOISE),)
         count = NoisyEntropies(epsilon=1.0, attributes=make_attributes(form.schema)).count
@@ -527,11 +543,12 @@ class MeritSelector(Selector):
         return [entropies.claim(n=form.split.trial_size, delta=delta), PRINTED_CLAIM]
 
     def uncertainties(self, reads: RecordAccess, stream: Stream) -> tuple[Values, Values, float]:
-        """Release symmetrical uncertainties.
+        """Release symmetrical uncertainties, or compute them exactly on public records.
 
         Returns:
-            With the target (d,), between features (d, d), and the quantile that irrelevant features
-            reach.
+            Uncertainty of each feature with the target, (d,). Uncertainty of each pair of features,
+            (d, d). The `IRRELEVANCE_QUANTILE` of the uncertainties of simulated irrelevant features
+            with the target; 0 on public records.
         """
         attributes = make_attributes(reads.schema)
         if reads.public:
@@ -570,8 +587,8 @@ class CFSGreedy(MeritSelector, SizedSelector):
     Args:
         size: Number of features, or of whole columns, 1 or above; None: the number with the largest
             merit.
-        merits: Release for the merits: "tables" (Gaussian noise on all contingency tables) or
-            "entropies" (Laplace noise on every entropy, as in the paper).
+        merits: Release that the merits are computed from: "tables" (Gaussian noise on all
+            contingency tables) or "entropies" (Laplace noise on every entropy, as in the paper).
         until_no_gain: Whether selection stops at the first feature that does not raise the merit,
             even if the merit rises again later.
     """
@@ -601,7 +618,7 @@ class CFSGreedy(MeritSelector, SizedSelector):
         return self.describe_with_merits(public=public) + stops + self.describe_changes("size")
 
     def choose(self, reads: RecordAccess, stream: Stream) -> SelectionResult:
-        """Choose the first features of the order of adding."""
+        """Choose the features that CFS-Greedy adds first."""
         return self.choose_by_uncertainties(
             reads.means, reads.columns, *self.uncertainties(reads, stream)
         )
@@ -609,7 +626,7 @@ class CFSGreedy(MeritSelector, SizedSelector):
     def choose_by_uncertainties(
         self, means: Values, columns: Any, to_class: Values, between: Values, blank: float
     ) -> SelectionResult:
-        """Choose features by their uncertainties.
+        """Choose features by CFS-Greedy from released uncertainties.
 
         Args:
             means: Means of all features, (d,).
@@ -638,9 +655,13 @@ class CFSGenetic(MeritSelector, EvolvingSelector):
     """Correlation-based selection by a genetic algorithm with a large population.
 
     Args:
-        merits: Release for the merits: "tables" or "entropies", see `CFSGreedy`.
-        population: Number of sets per generation, k; generations (l), alpha, p_co and p_mu are the
-            parameters of `Evolution`.
+        merits: Release that the merits are computed from: "tables" (Gaussian noise on all
+            contingency tables) or "entropies" (Laplace noise on every entropy, as in the paper).
+        population: Number of sets per generation, k, 2 or more.
+        generations: Number of generations after the first, l, 1 or more.
+        alpha: Fraction of the fittest sets that become parents, in (0, 1].
+        p_co: Probability of a crossover, in [0, 1].
+        p_mu: Probability of a mutation; p_co + p_mu is at most 1.
     """
 
     name: ClassVar[str] = "cfs-ga"
@@ -670,7 +691,15 @@ class CFSGenetic(MeritSelector, EvolvingSelector):
     def choose_by_uncertainties(
         self, means: Values, to_class: Values, between: Values, blank: float, stream: Stream
     ) -> SelectionResult:
-        """Choose features by their uncertainties; arguments as for `CFSGreedy`."""
+        """Choose features by CFS-GA from released uncertainties.
+
+        Args:
+            means: Means of all features, (d,).
+            to_class: Uncertainty of each feature with the target, (d,).
+            between: Uncertainty of each pair of features, (d, d).
+            blank: Uncertainty that about one in ten irrelevant features exceeds.
+            stream: Random stream of the whole selection.
+        """
         found = cfs_genetic(
             to_class, between, generator=stream.child("genetic").generator(),
             generations=self.generations, **asdict(self.evolution),

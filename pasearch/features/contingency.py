@@ -6,14 +6,14 @@ A column is a discrete variable, and every record falls in one cell of the table
     release      n_ij(a, b) + N(0, sigma^2 T) in every cell of all T tables      sensitivity sqrt(T)
     SU(x, y)   = 2 (H(x) + H(y) - H(x, y)) / (H(x) + H(y))                       0: one is constant
 
-A feature of an encoded record (an indicator of one code, or a binned number) is a function of its
-column's code, so its tables are sums of cells. One release serves every feature, every set of
-features and every merit. All later steps are post-processing:
+A feature of an encoded record is an indicator of one code, or a binned number. Its value is a
+function of its column's code, so the tables of features are sums of cells. One release serves every
+feature, every set of features and every merit. All later steps are post-processing:
 
 1. The tables are adjusted to a common number of records and common marginals.
-2. Noise looks like dependence: independent columns with noise of standard deviation s in a cell
-   show about s^2 / (2 ln 2 N n(a, b)) bits too much. Deviations from independence are shrunk by
-   the amount that noise of the known size would show.
+2. Noise looks like dependence: noise of standard deviation s in a cell of N records in total adds
+   about s^2 / (2 ln 2 N n(a, b)) bits to the measured dependence of independent columns.
+   Therefore deviations from independence are shrunk by the amount that the noise causes.
 
 Source: Bao et al. Section VIII-B (CFS); Hall 1999 (the measure); Barak et al. 2007 (consistent
 tables). Proof: docs/guarantees/contingency-tables.md.
@@ -47,10 +47,12 @@ class Attribute:
     Args:
         name: Name of the column; for a text column, of the column and the word.
         size: Number of codes: 0 .. size - 1.
-        encoding: Rule for a record's code: `one-hot` (index of the 1), `binned` (the same, after
-            the scaled number), `cut` (bin of the scaled number, and whether it is missing), `flag`
-            (0 or 1), `class` or `target` (from y).
-        features: Value at each code, for each feature of the column in the record's order.
+        encoding: Rule that computes a code from the column's encoded features. `one-hot`: index of
+            the 1. `binned`: index of the 1 after the first feature, the scaled number. `cut`: bin
+            of the scaled number, or the last code if it is missing. `flag`: 0 or 1. `class`: y.
+            `target`: bin of y.
+        features: Value of each feature of the column at each code, one tuple per feature in the
+            order of an encoded record.
     """
 
     name: str
@@ -59,10 +61,11 @@ class Attribute:
     features: tuple[tuple[int, ...], ...] = ()
 
     def codes(self, block: np.ndarray) -> np.ndarray:
-        """Return the code of every record, for any values: one of 0 .. size - 1.
+        """Return the code of every record, 0 .. size - 1, (n,), whatever its values are.
 
         Args:
-            block: (n, features) columns of the encoded records; for a target (n, 1), y.
+            block: The column's features of the encoded records, (n, features); for a target: y,
+                (n, 1).
         """
         if self.encoding == "one-hot":
             return block.argmax(axis=1)
@@ -126,17 +129,17 @@ class Attributes:
         return np.repeat(np.arange(len(self.items)), self.sizes)
 
     def codes(self, x: Any, y: Any, valid: Any) -> np.ndarray:
-        """Return the codes of encoded records.
+        """Return the code of each record in each column.
 
         Guarantee: a record's codes depend on this record alone; all codes of a null record are -1.
 
         Args:
-            x: (n, d) or (n, *shape) features in [0, 1], encoded without a front end.
-            y: (n,) classes, or numbers in [0, 1].
-            valid: (n,) False for a null record.
+            x: Features in [0, 1], encoded without a front end, (n, d) or (n, *shape).
+            y: Classes, or numbers in [0, 1], (n,).
+            valid: False for a null record, (n,).
 
         Returns:
-            (n, m) int16, the target last.
+            int16 (n, m) for m columns, the target last.
 
         Raises:
             UsageError: Records of another width.
@@ -183,7 +186,9 @@ def make_attributes(schema: AnySchema) -> Attributes:
     if isinstance(schema, Schema):
         names = schema.names or tuple(f"feature {i + 1}" for i in range(math.prod(schema.shape)))
         items = [
-            Attribute(name=n, size=DEFAULT_BINS, encoding="cut", features=(_IDENTITY_CODES,))
+            Attribute(
+                name=n, size=DEFAULT_BINS, encoding="cut", features=(tuple(range(DEFAULT_BINS)),)
+            )
             for n in names
         ]
     else:
@@ -196,10 +201,8 @@ def make_attributes(schema: AnySchema) -> Attributes:
     return Attributes(items=(*items, target))
 
 
-_IDENTITY_CODES = tuple(range(DEFAULT_BINS))
-
-
 def _attributes_of_column(column: Column) -> list[Attribute]:
+    """Describe a column as discrete variables: one, or one per word of a text column."""
     if column.kind == "ignore":
         return []
     if column.kind == "text":
@@ -217,18 +220,19 @@ def _attributes_of_column(column: Column) -> list[Attribute]:
     # A missing number has the encoding of the lower bound.
     low = int(np.searchsorted(edges, column.low or 0.0, side="right")) if edges else 0
     number = (*range(size - 1), low)
-    told = _indicator_codes(size)
+    indicators = _indicator_codes(size)
     return [
         Attribute(
             name=column.name,
             size=size,
             encoding="binned" if edges else "cut",
-            features=(number, *(told if edges else told[-1:])),
+            features=(number, *(indicators if edges else indicators[-1:])),
         )
     ]
 
 
 def _indicator_codes(size: int) -> tuple[tuple[int, ...], ...]:
+    """Return the value of each code's indicator at each code: the rows of the identity matrix."""
     return tuple(tuple(row) for row in np.eye(size, dtype=int).tolist())
 
 
@@ -251,10 +255,9 @@ class JointCounts:
     def simulate_independent(
         self, attributes: Attributes, generator: np.random.Generator
     ) -> JointCounts:
-        """Simulate tables of independent columns with these marginals.
+        """Simulate the tables of independent columns with the marginals of these tables.
 
-        Each cell has a standard deviation of the square root of its count, like a sample of this
-        size.
+        The standard deviation of each cell is the square root of its expected count.
         """
         marginals = self.counts.diagonal()
         total = max(1.0, float(marginals[: attributes.sizes[0]].sum()))
@@ -271,7 +274,7 @@ def count_tables(codes: np.ndarray, attributes: Attributes) -> JointCounts:
     Guarantee: a record adds 1 to one cell of each table; a null record adds nothing.
 
     Args:
-        codes: (n, m) codes, see `Attributes.codes`: private.
+        codes: Codes of the records, (n, m), -1 for a null record: private.
         attributes: Columns of the codes.
 
     Cost: none by itself: the counts are as private as the records.
@@ -294,9 +297,9 @@ def count_tables(codes: np.ndarray, attributes: Attributes) -> JointCounts:
 class ContingencyTables(GaussianRelease):
     """Gaussian release of all tables of pairs of columns.
 
-    Guarantee: `release` costs `event` for the counts of records, as far as float64 noise is
-    Gaussian: a record is in one cell of each of T tables, so the tables / sqrt(T) change by 1 in
-    L2. The noise multiplier is the standard deviation of the noise / sqrt(T), in records.
+    Guarantee: `release` costs `event` if float64 noise is Gaussian. A record is in one cell of each
+    of T tables, so one record changes the tables / sqrt(T) by at most 1 in L2 norm. The noise of a
+    cell has a standard deviation of noise_multiplier * sqrt(T) records.
     """
 
     __slots__ = ()
@@ -311,12 +314,12 @@ class ContingencyTables(GaussianRelease):
         return self.noise_multiplier * math.sqrt(self.tables(attributes))
 
     def release(self, joint: JointCounts, attributes: Attributes, stream: Stream) -> JointCounts:
-        """Release the tables with noise, made consistent and nonnegative, and shrunk.
+        """Release the tables with noise, post-processed to be consistent, nonnegative and shrunk.
 
         Args:
             joint: Exact counts of all records: private.
             attributes: Columns of the counts.
-            stream: Random stream of this release alone; the noise's key contains the counts.
+            stream: Random stream of this release alone; the noise also depends on the counts.
 
         Cost: `event`, on every partition that was counted; charge it first.
         """
@@ -331,13 +334,15 @@ class ContingencyTables(GaussianRelease):
         return JointCounts(counts=counts, slots=joint.slots)
 
 
-FITTING_ROUNDS = 20  # number of rounds that fit rows, then columns, to the marginals
+FITTING_ROUNDS = 20  # number of rounds that scale rows, then columns, to the marginals
 
 MAX_SPECTRAL_CODES = 2000
-"""Maximum number of codes with an eigendecomposition: its time is cubic in them."""
+"""Maximum number of codes S for an eigendecomposition, whose time is proportional to S^3."""
 
 MIN_KEPT_FRACTION = 0.1
-"""Minimum factor of a table below the noise level, so that columns can still be ranked."""
+"""Minimum factor of a table's deviations from independence. It is above 0 so that columns can be
+ranked even if all tables are below the noise level.
+"""
 
 
 class _TableDenoiser:
@@ -407,11 +412,12 @@ class _TableDenoiser:
         return entries - rows[:, self._owners] - rows.T[self._owners] + both
 
     def _shrink_tables(self, beyond: Array, deviation: float) -> Array:
-        """Shrink the deviations from independence by the expected noise.
+        """Shrink the deviations from independence, `beyond`, by the expected noise, in two steps.
 
-        There are two factors. A table's sum of squares is larger by (rows - 1) (columns - 1) s^2
-        with noise of standard deviation s. And all tables form one covariance matrix of S
-        indicators: it has no negative eigenvalue, and noise causes eigenvalues up to 2 s sqrt(S).
+        Noise of standard deviation s adds (rows - 1) (columns - 1) s^2 to the sum of squares of a
+        table, so each table gets a factor. All tables together form a covariance matrix of S
+        indicators. It has no negative eigenvalue, and noise causes eigenvalues up to 2 s sqrt(S),
+        so each eigenvalue gets a factor.
         """
         noise = deviation**2 * np.outer(self._sizes - 1, self._sizes - 1)
         squares = self._sum_by_table(beyond**2)
@@ -426,6 +432,7 @@ class _TableDenoiser:
         return (vectors * values) @ vectors.T * share
 
     def _fit_marginals(self, tables: Array, marginals: Array) -> Array:
+        """Scale rows and columns of each table in turn until they sum to the marginals."""
         upper = self._owners[:, None] < self._owners
         for _ in range(FITTING_ROUNDS):
             tables = self._fit_rows(tables, marginals)
@@ -434,6 +441,7 @@ class _TableDenoiser:
         return tables + tables.T
 
     def _fit_rows(self, tables: Array, marginals: Array) -> Array:
+        """Scale each row of each table so that it sums to its marginal."""
         sums = self._sum_by_column(tables)
         aims = np.broadcast_to(marginals[:, None], sums.shape)
         scale = np.divide(aims, sums, out=np.zeros_like(sums), where=sums > 0)
@@ -441,6 +449,7 @@ class _TableDenoiser:
 
 
 def _project_onto_simplex(values: Array, total: float) -> Array:
+    """Return the nearest nonnegative vector that sums to `total`."""
     falling = np.sort(values)[::-1]
     excess = (np.cumsum(falling) - total) / np.arange(1, len(values) + 1)
     return np.maximum(values - excess[np.flatnonzero(falling > excess)[-1]], 0.0)

@@ -1,12 +1,12 @@
 """Execution of a feature selection: release means, select, train, test; each read is charged first.
 
-The engine keeps no state. Every release is a function of the run's keys and of the records, so a
-resumed run computes the same values, and the ledger's keys prevent a second charge.
+Every release is a function of the run's keys and of the records. Therefore a resumed run computes
+the same values, and the keys in the ledger prevent a second charge.
 
-A selection on public records with the same metadata is exact and free. It compares sets as an
-architecture search on public data compares networks. Each set trains a model on public records as
-the private one will be trained, with noise that gives the same signal (mu n, or epsilon n). Exact
-scores on held-out records then penalise sets that noise hurts.
+A selection on public records with the same metadata is exact and free. For each compared set, a
+model is trained on public records with noise, as the private model will be. The noise is scaled to
+the number of public records, so that it has the same effect as on the private ones. Models are
+scored exactly on held-out public records, so a set scores low if it needs less noise.
 
 Source: Bao et al., sections V-B and VIII-B; docs/rules.md, rules 1, 4, 8, 10 to 12. Proof:
 docs/guarantees/feature-selection.md.
@@ -52,7 +52,7 @@ from pasearch.training.metrics import Metric, Score, find_default_metric
 
 @dataclass(frozen=True, kw_only=True)
 class PublicRecordAccess(RecordAccess):
-    """Access to declared-public records; models are trained as the private one will be.
+    """Access to declared-public records; candidates are trained as the private model will be.
 
     Args:
         dataset: Declared-public records with the metadata of the private data.
@@ -82,7 +82,7 @@ class PublicRecordAccess(RecordAccess):
         return replace(self.dataset, schema=self.schema).all_records(None)
 
     def open_line(self, line: str, *keys: str) -> AbstractContextManager[Records]:
-        """Return all records; public records are not charged."""
+        """Open all records; public records are not charged."""
         return nullcontext(self._records)
 
     def noise(self, line: str) -> float:
@@ -92,7 +92,7 @@ class PublicRecordAccess(RecordAccess):
     def train_sets(
         self, sets: Array, trials: Sequence[str], keys: Iterable[str]
     ) -> list[LinearModel]:
-        """Train a model on each set, with the signal of the private training."""
+        """Train a model on each set, with noise scaled to the number of public records."""
         train, _ = self._held_out
         source = Keys.from_seed(0)
         streams = [source.stream("public", trial) for trial in trials]
@@ -102,7 +102,7 @@ class PublicRecordAccess(RecordAccess):
     def score_models(
         self, models: Sequence[LinearModel], trials: Sequence[str], keys: Iterable[str]
     ) -> list[int]:
-        """Count the models' exact scores on held-out records."""
+        """Return the exact score count of each model on held-out records."""
         seen = self._held_out[1]
         counts = count_for_models(models, seen, self.metric)
         return [self.metric.compute_points(own, len(seen)) for own in counts]
@@ -117,7 +117,7 @@ class PublicRecordAccess(RecordAccess):
         return self._records.take(train), self._records.take(held)
 
 
-CURVE_POINTS = 8  # number of feature counts at which a curve is measured, on public data
+CURVE_POINTS = 8  # maximum number of points of an accuracy curve over the number of features
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +129,8 @@ class FeatureOutcome:
         model: Model on encoded records (after max pooling for method `max-pool`).
         test: Noisy score on the test records.
         exact_points: Exact score count; declared-public data only.
-        curve: Accuracy by number of features, with and without DP; declared-public data only.
+        curve: Points {"features", "private", "without"}: number of features, and accuracy with and
+            without DP; declared-public data only.
     """
 
     chosen: SelectionResult
@@ -145,8 +146,7 @@ class FeatureSearch(Engine):
 
     Args:
         plan: Calibrated plan of the run.
-        columns: Column index of each feature, (d,), if CFS-Greedy counts whole columns and PAFS
-            selects whole columns; None if each feature is selected by itself.
+        columns: Column index of each feature, (d,), if whole columns are selected; else None.
         folder: Folder of the run, which stores the records for worker processes; None: no workers.
     """
 
@@ -218,16 +218,18 @@ class FeatureSearch(Engine):
         )  # fmt: skip
 
     def _open_line(self, line: str, partition: str, *keys: str) -> AbstractContextManager[Records]:
-        """Charge a line once per key (once without keys), and open its partition.
+        """Charge a line once per key, or once without keys, and open its partition.
 
         Raises:
-            UsageError: The line was opened under one of these keys: a second read would be free.
+            UsageError: The line was opened under one of these keys before. The ledger would not
+                charge the second read.
         """
         self._check_unused("charge", *((line, key) for key in keys or ("once",)))
         self.progress.stage(line)
         return self.ledger.charged(line, self._select_partition(partition), key=keys or ("once",))
 
     def _check_unused(self, purpose: str, *names: tuple[str, str]) -> None:
+        """Record names as used for a purpose; raise UsageError if one was used before."""
         for name in names:
             if (purpose, *name) in self._used:
                 raise UsageError(
@@ -252,10 +254,10 @@ class FeatureSearch(Engine):
         )  # fmt: skip
 
     def _measure_curve(self, means: Array, chosen: SelectionResult) -> tuple[dict[str, float], ...]:
-        """Measure accuracy by number of features, at this epsilon and without noise.
+        """Measure accuracy by number of features, with this run's noise and without noise.
 
-        Only for declared-public data, whose records are read again for free. There is no curve for
-        compact records: it would take many times as long as the run.
+        Only for declared-public data, because the records are read again without a charge. The
+        curve of compact records is empty: it would take many times as long as the run.
         """
         order = list(chosen.order)
         if not order or chosen.view.rotation is not None:
@@ -304,7 +306,8 @@ class PrivateRecordAccess(RecordAccess):
         """Charge a line, and open its partition.
 
         Raises:
-            UsageError: A line of another method, or one that was opened under these keys.
+            UsageError: A line that the method does not list, or one that was opened under these
+                keys before.
         """
         plan = self.search.plan
         form = DataMetadata(schema=plan.schema, split=plan.split, most=plan.most)
@@ -322,9 +325,8 @@ class PrivateRecordAccess(RecordAccess):
     def make_scorer(self) -> SetScorer:
         """Make the function that trains a model per feature set with DP, and scores it with noise.
 
-        Cost: the lines of candidates' trainings and of scores, once per set; second moments are
-        charged
-            once for all sets.
+        Cost: the lines of trainings and of scores, once per set. A trainer with `shares_release` is
+            charged once for all sets.
         """
         search, solved = self.search, None
         selector = search.plan.choice.selector
@@ -349,30 +351,30 @@ class PrivateRecordAccess(RecordAccess):
         keys = self._check_keys("candidate", trials, keys)
         streams = [search.keys.stream("candidate", trial) for trial in trials]
         trainer, at_hand = search._trainer(line), torch.get_num_threads()
-        each, room = (
+        threads, parallel = (
             divide_threads(len(sets), at_hand)
             if trainer.trains_separately and len(sets)
             else (at_hand, 1)
         )
-        with self.open_line(line, *keys) as records, use_threads(each):
-            if self._is_delegated(records, trainer, len(sets)):
-                return self._train_in_workers(records, trainer, sets, streams, each, room)
+        with self.open_line(line, *keys) as records, use_threads(threads):
+            # Worker processes cannot train on compact records.
+            delegated = (
+                trainer.trains_separately
+                and not isinstance(records.x, CompactRows)
+                and search.folder is not None
+                and (search.device == "cpu" or search.executor.is_remote)
+                and search.executor.takes(len(sets), long=False)
+            )
+            if delegated:
+                return self._train_in_workers(records, trainer, sets, streams, threads, parallel)
             on_step = search.progress.step
             return trainer.fit_many(records, self.means, sets, streams, on_step=on_step)
 
-    def _is_delegated(self, records: Records, trainer: Trainer, count: int) -> bool:
-        """Whether worker processes train the models; never for compact records."""
-        search = self.search
-        compact = isinstance(records.x, CompactRows)
-        fits = trainer.trains_separately and not compact and search.folder is not None
-        return fits and (search.device == "cpu" or search.executor.is_remote) and (
-            search.executor.takes(count, long=False)
-        )  # fmt: skip
-
     def _train_in_workers(
         self, records: Records, trainer: Trainer, sets: Array, streams: Sequence[Stream],
-        each: int, room: int,
+        threads: int, parallel: int,
     ) -> list[LinearModel]:  # fmt: skip
+        """Train a model on each set in worker processes, `parallel` of them at the same time."""
         search = self.search
         assert search.folder is not None
         device = "cuda" if search.executor.gpus else "cpu"
@@ -380,13 +382,13 @@ class PrivateRecordAccess(RecordAccess):
             opened = SharedRecords.of(records, folder)
             fits = [
                 SetTraining(trainer=replace(trainer, device=device), opened=opened,
-                    view=View.of(self.means, mask), stream=stream, threads=each)
+                    view=View.of(self.means, mask), stream=stream, threads=threads)
                 for mask, stream in zip(sets, streams, strict=True)
             ]  # fmt: skip
             works = [
                 Work(key=f"set {place}", do=fit, reads=(opened,)) for place, fit in enumerate(fits)
             ]
-            found = search.executor.results(works, each, room)
+            found = search.executor.results(works, threads, parallel)
             return [fit.model(own) for fit, own in zip(fits, found, strict=True)]
 
     def score_models(
@@ -406,9 +408,10 @@ class PrivateRecordAccess(RecordAccess):
     def _check_keys(
         self, purpose: str, trials: Sequence[str], keys: Iterable[str]
     ) -> tuple[str, ...]:
-        """Return the keys; require one key per trial, except for repeat-and-select.
+        """Return the keys of the charges after two checks.
 
-        The noise stream is derived from a trial's name, so two releases must not share a name.
+        Two releases must not use the same trial name, because it determines the noise. There must
+        be one key per trial, except for repeat-and-select, which charges all trials together.
         """
         self.search._check_unused("noise", *((purpose, trial) for trial in trials))
         keys, selector = tuple(keys), self.search.plan.choice.selector

@@ -8,9 +8,9 @@
                       S1                  otherwise
 
 A child without features is replaced by S1, so no set is empty. A generation is an immutable value,
-and randomness is an argument. The fitness is merit for CFS-GA, and the number of correct
-predictions of a privately trained model for PAFS. `find_unseen` and `look_up_fitness` avoid the
-second training of a known set.
+and the random generator is an argument. The fitness of a set is its merit in CFS-GA, and the number
+of correct predictions of a privately trained model in PAFS. `find_unseen` and `look_up_fitness`
+avoid training on the same set twice.
 
 Source: Bao et al., section VIII-B, Algorithm 4. Interpretation: docs/features.md.
 """
@@ -66,10 +66,10 @@ MAX_POPULATION = 100_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evolution:
-    """Operators of Algorithm 4.
+    """Parameters and steps of Algorithm 4, the genetic search.
 
     Guarantee: `first_generation` and `tell` return `population` sets, none empty, that depend on
-    their arguments alone. They read no record: only the fitness has a privacy cost.
+    their arguments alone. They read no record, so only the fitness has a privacy cost.
 
     Args:
         population: Number of sets per generation, k, 2 or more.
@@ -113,7 +113,7 @@ class Evolution:
     def tell(
         self, generation: Generation, fitness: npt.ArrayLike, generator: np.random.Generator
     ) -> Generation:
-        """Compute the next generation.
+        """Compute the next generation from the fitness of a generation.
 
         Args:
             generation: Scored generation.
@@ -124,7 +124,13 @@ class Evolution:
         Raises:
             UsageError: A fitness of another length, or NaN.
         """
-        order = np.argsort(-_check_fitness(fitness, generation.masks), kind="stable")
+        values = np.asarray(fitness, dtype=np.float64)
+        if values.shape != generation.masks.shape[:1] or np.isnan(values).any():
+            raise UsageError(
+                f"fitness has the shape {values.shape}: expected a number for each of "
+                f"{len(generation.masks)} sets, -inf for one that failed."
+            )
+        order = np.argsort(-values, kind="stable")
         parents = generation.masks[order[: self.parents]]
         first = generator.integers(len(parents), size=self.population)
         second = generator.integers(len(parents) - 1, size=self.population)
@@ -145,7 +151,7 @@ MAX_GENERATIONS = 1000  # maximum number of generations of a genetic search
 
 
 class EvolvingSelector(Selector):
-    """Base class of selectors with a genetic search: parameters of Algorithm 4."""
+    """Base class of selectors that search sets by Algorithm 4, with its parameters as fields."""
 
     population: int
     generations: int
@@ -160,19 +166,19 @@ class EvolvingSelector(Selector):
 
     @property
     def evolution(self) -> Evolution:
-        """Operators with these parameters."""
+        """Genetic search with these parameters."""
         return Evolution(
             population=self.population, alpha=self.alpha, p_co=self.p_co, p_mu=self.p_mu
         )
 
     def describe_evolution(self) -> str:
-        """Describe the parameters."""
+        """Describe the parameters of the genetic search."""
         told = f"; {self.generations} generations of {self.population} sets"
         return told + self.describe_changes("alpha", "p_co", "p_mu")
 
 
 def draw_masks(count: int, features: int, generator: np.random.Generator) -> Masks:
-    """Draw `count` sets, uniform among the nonempty sets."""
+    """Draw sets uniformly from the nonempty sets of features, (count, features)."""
     masks = np.zeros((count, features), dtype=np.bool_)
     while (empty := ~masks.any(axis=1)).any():
         masks[empty] = generator.integers(2, size=(int(empty.sum()), features), dtype=np.bool_)
@@ -180,17 +186,17 @@ def draw_masks(count: int, features: int, generator: np.random.Generator) -> Mas
 
 
 def crossover(first: Masks, second: Masks, generator: np.random.Generator) -> Masks:
-    """Take each feature from either parent with probability 1/2."""
+    """Return children whose every feature is taken from either parent with probability 1/2."""
     return np.where(generator.integers(2, size=first.shape, dtype=np.bool_), first, second)
 
 
 def mutate(masks: Masks, generator: np.random.Generator) -> Masks:
-    """Flip each feature with probability 1/d."""
+    """Return sets with each of the d features added or removed with probability 1/d."""
     return masks ^ (generator.random(masks.shape) * masks.shape[1] < 1.0)
 
 
 def label_masks(masks: Masks) -> list[str]:
-    """Return a unique string for each set: its bits in hexadecimal."""
+    """Return a unique string for each set: its mask in hexadecimal."""
     return [row.tobytes().hex() for row in np.packbits(masks, axis=1)]
 
 
@@ -225,16 +231,6 @@ def look_up_fitness(masks: Masks, known: Mapping[str, float]) -> npt.NDArray[np.
 
     Args:
         masks: Sets, all of them known.
-        known: Fitness by label: plain JSON, so that a resumed run has it too.
+        known: Fitness of each known set, by its label.
     """
     return np.array([known[name] for name in label_masks(masks)], dtype=np.float64)
-
-
-def _check_fitness(fitness: npt.ArrayLike, masks: Masks) -> npt.NDArray[np.float64]:
-    values = np.asarray(fitness, dtype=np.float64)
-    if values.shape != masks.shape[:1] or np.isnan(values).any():
-        raise UsageError(
-            f"fitness has the shape {values.shape}: expected a number for each of {len(masks)} "
-            "sets, -inf for one that failed."
-        )
-    return values

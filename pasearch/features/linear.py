@@ -5,7 +5,7 @@
     w_S = argmin over the features S of  w'A w - 2 w'a + ridge ||w||^2         free, for any S
 
 One release serves all subsets, so a search over them pays for it once. Noise can give A negative
-eigenvalues: the ridge is added to 0 or to the smallest eigenvalue, whichever is lower.
+eigenvalues. Therefore the eigenvalues are first raised so that the smallest is at least 0.
 
 Source: Dwork, Talwar, Thakurta and Zhang 2014 ("Analyze Gauss"); Wang 2018 (ridge by the noise).
 Proof: docs/guarantees/objective-perturbation.md.
@@ -25,7 +25,7 @@ import numpy as np
 from pasearch.accounting.checks import check_nonnegative, check_positive, make_post_init
 from pasearch.accounting.profiles import Array
 from pasearch.errors import UsageError
-from pasearch.features.logistic import ROUNDING_FACTOR, append_intercept, validate_array
+from pasearch.features.logistic import ROUNDING_FACTOR, append_intercept
 from pasearch.runs.keys import Stream
 from pasearch.runs.sums import MAX_SUM_RECORDS, GaussianRelease, GaussianSum, clip_rows
 
@@ -38,8 +38,8 @@ PUBLIC_RIDGE = 1e-6  # default ridge without noise; it makes linearly dependent 
 class NoisyMoments(GaussianRelease):
     """Gaussian release of the second moments of bounded records: features, 1 and target.
 
-    Guarantee: `release_parts` costs `event`, for any number of models fitted to the result, as far
-    as float64 noise is Gaussian.
+    Guarantee: `release_parts` costs `event`, for any number of models fitted to the result, if
+    float64 noise is Gaussian.
 
     Args:
         noise_multiplier: Standard deviation of the noise, above 0; the sensitivity is 1.
@@ -54,20 +54,20 @@ class NoisyMoments(GaussianRelease):
         """Release the noisy moments of all parts together.
 
         Args:
-            parts: Tuples (x, y, valid), one or more: x, (n, d) features, a record with a non-finite
-                feature is null; y, (n,) targets, clamped to [0, 1]; valid, (n,) False for a null
-                record.
-            stream: Random stream of this release alone; its key contains the sums.
+            parts: Tuples (x, y, valid), one or more. x: features, (n, d); a record with a
+                non-finite feature is treated as null. y: targets, (n,), clamped to [0, 1]. valid:
+                False for a null record, (n,).
+            stream: Random stream of this release alone; the noise also depends on the sums.
 
         Raises:
-            UsageError: Shapes that do not fit.
+            UsageError: Arrays of other shapes.
 
         Cost: `event`, on every partition that the records are from; charge it first.
         """
         return self.add_noise(self.sum_moments(parts), stream)
 
     def sum_moments(self, parts: Iterable[tuple[Any, Any, Any]]) -> Array:
-        """Sum the exact moments of all parts: private."""
+        """Sum the exact second moments of all parts, (d + 2, d + 2): private."""
         return reduce(add, (_sum_second_moments(*part, self.data_norm) for part in parts))
 
     def add_noise(self, total: Array, stream: Stream) -> Moments:
@@ -75,7 +75,7 @@ class NoisyMoments(GaussianRelease):
 
         Args:
             total: Result of `sum_moments`, (d + 2, d + 2): private.
-            stream: Random stream of this release alone; its key contains the sums.
+            stream: Random stream of this release alone; the noise also depends on the sums.
 
         Cost: `event`, on every partition that the records are from; charge it first.
         """
@@ -88,7 +88,8 @@ class Moments:
     """Released second moments; any computation from them is free post-processing.
 
     Args:
-        matrix: (d + 2, d + 2) sum of v v'; the intercept's 1 and the target are last.
+        matrix: Noisy sum of v v' over the records, (d + 2, d + 2). v contains the d features, the
+            intercept's 1 and the target, in this order.
         data_norm: Bound of the features' norm that the release used, above 0.
         noise: Standard deviation of the noise of each entry; 0 for public records.
     """
@@ -98,9 +99,14 @@ class Moments:
     noise: float
 
     def __post_init__(self) -> None:
-        matrix = validate_array("matrix", self.matrix, (-1, -1))
-        if matrix.shape[0] != matrix.shape[1] or len(matrix) < 3:
-            raise UsageError(f"moments are {matrix.shape}: expected a square of 3 or more a side.")
+        matrix = np.array(self.matrix, dtype=np.float64)
+        square = matrix.ndim == 2 and matrix.shape[0] == matrix.shape[1] >= 3
+        if not (square and np.isfinite(matrix).all()):
+            raise UsageError(
+                f"matrix has the shape {matrix.shape}: expected a square of finite numbers, with 3 "
+                "rows or more."
+            )
+        matrix.flags.writeable = False
         object.__setattr__(self, "matrix", matrix)
         object.__setattr__(self, "data_norm", check_positive("data_norm", self.data_norm))
         object.__setattr__(self, "noise", check_nonnegative("noise", self.noise))
@@ -109,12 +115,12 @@ class Moments:
         """Fit one model for each subset of the features, in closed form.
 
         Args:
-            masks: (p, d) bool, True for the features that a model uses.
+            masks: Features of each model, (p, d) bool.
             ridge: Ridge penalty for records of norm at most 1, above 0. None: `RIDGE_FACTOR` times
                 noise times sqrt(features + 1), or `PUBLIC_RIDGE` without noise.
 
         Returns:
-            (p, d + 1) float64: weights, 0 for unused features; the intercept last.
+            float64 (p, d + 1): weights, 0 for unused features; the intercept is last.
 
         Raises:
             UsageError: Masks of another shape, or a ridge that is not a number above 0.
@@ -139,7 +145,7 @@ class Moments:
             values = values - np.minimum(values[:, :1], 0.0) + least
             along = np.einsum("sij,si->sj", vectors, self.matrix[columns, -1])
             found[at[:, None], columns] = np.einsum("sij,sj->si", vectors, along / values)
-        # In units of 1 / T both sides: T cancels, as the target is divided by it too.
+        # The weights need no division by T: the release divided features and target by it.
         return found
 
 
@@ -159,10 +165,10 @@ def compute_public_moments(x: Any, y: Any, valid: Any, *, data_norm: float) -> M
 
 
 def _sum_second_moments(x: Any, y: Any, valid: Any, data_norm: float) -> Array:
-    """Sum v v' over records, each of norm at most 1, (d + 2, d + 2)."""
+    """Compute the sum of v v' over records, each v of L2 norm at most 1, (d + 2, d + 2)."""
     targets, usable = np.asarray(y, dtype=np.float64), np.asarray(valid, dtype=bool)
     if targets.shape != usable.shape:
-        raise UsageError(f"y is {targets.shape}: expected one target a record.")
+        raise UsageError(f"y has the shape {targets.shape}: expected one target per record.")
     usable = usable & np.isfinite(targets)
     rows = append_intercept(x, usable)
     # Only the features are scaled down: the 1 and the target of a long record stay unchanged.

@@ -4,12 +4,13 @@
     u   = argmin  sum_i log(1 + e^(v_i u)) - y_i v_i u  +  (a / 2) ||u||^2  +  b u
     b   has the density ~ exp(-epsilon ||b||),  and  a >= 1 / epsilon;  weights = u / T
 
-That is objective perturbation, epsilon-DP under zero-out adjacency: the objective and the law of
-the noise of `diffprivlib.models.LogisticRegression`, which the tests hold it against. More than two
-classes: one against the rest, each with epsilon / classes.
+This is objective perturbation, epsilon-DP under zero-out adjacency. Objective and noise
+distribution are those of `diffprivlib.models.LogisticRegression`; the tests compare the two. For
+more than two classes, one model per class separates it from the rest, with epsilon / classes.
 
-The proof is for the exact minimum, so `solved` finds it for all subsets at once: accelerated steps
-with one bound of the curvature, then Newton steps for problems that these do not solve.
+The proof is for the exact minimum, so `minimise_objectives` finds it, for all subsets at once. It
+takes accelerated steps with one bound of the curvature, then Newton steps for the problems that are
+not solved yet.
 
 Source: Chaudhuri, Monteleoni and Sarwate 2011, Algorithm 2; Anderson 1965, Walker and Ni 2011
 (combined steps); docs/rules.md, rules 2, 3, 8 and 11.
@@ -36,12 +37,12 @@ from pasearch.runs.keys import Stream
 
 WEIGHT_TOLERANCE = 1e-12  # maximum L2 distance from the minimiser, if float64 rounding permits
 GRADIENT_ROUNDING = 1e-14
-"""Gradient norm that may be rounding alone, in units of the root of the summed squares."""
+"""Gradient norm that floating-point rounding may cause, relative to a bound of the gradient."""
 COMBINED_STEPS = 8  # number of earlier steps that an accelerated step combines
 MAX_ACCELERATED_STEPS = 1000
 MAX_NEWTON_STEPS = 200
 MIN_NEWTON_FRACTION = 1e-8  # minimum fraction of a Newton step, when steps are halved
-MAX_CHUNK_NUMBERS = 1 << 22  # maximum numbers in each of a few solver arrays: a memory limit
+MAX_CHUNK_NUMBERS = 1 << 22  # maximum length of each of a few solver arrays: a memory limit
 GRADIENT_BLOCK_RECORDS = 2048
 """Number of records per block of a gradient; intermediate results fit into a core's cache."""
 
@@ -50,15 +51,16 @@ def solve_in_chunks(
     rows: Array, hot: Array, masks: np.ndarray[Any, Any], norms: Array, ridges: Array, noise: Array,
     device: str,
 ) -> Array:  # fmt: skip
-    """Compute the minimisers, (p, outputs, d + 1), in chunks that fit into memory.
+    """Compute the weights of p models, (p, outputs, d + 1), in chunks of models that fit in memory.
 
     Args:
-        rows: Records with a last column of ones, as `_prepared` returns them, (n, d + 1).
-        hot: 1 where a record is of an output's class, (n, outputs).
+        rows: Features of the records and a last column of ones, (n, d + 1); 0 for a null record.
+        hot: 1 if a record is of an output's class, else 0, (n, outputs).
         masks: Features of each model, (p, d) bool.
-        norms: Bounds to which a record's used features are shortened, (p,).
-        ridges: a T^2 of each model, (p,).
-        noise: T b of each model, (p, outputs, d + 1).
+        norms: Bound of the L2 norm of a record's used features, (p,); longer records are scaled
+            down to it.
+        ridges: Regularisation of each model's weights, a T^2, (p,).
+        noise: Noise vector of each model's objective, T b, (p, outputs, d + 1).
         device: Torch device.
     """
 
@@ -96,26 +98,28 @@ def minimise_objectives(
     rows: Tensor, shrink: Tensor | None, target: Tensor, masks: Tensor, ridges: Tensor,
     quarter: Tensor, norms: Tensor,
 ) -> Tensor:  # fmt: skip
-    """Compute argmin of sum_i log(1 + e^(z_i)) - w target + (ridge / 2) ||w||^2 for many problems.
+    """Minimise sum_i log(1 + e^(z_i)) - w target + (ridge / 2) ||w||^2 over w, for p problems.
 
-    H = (X'X / 4 restricted to the mask) + ridge is at least the curvature everywhere, so
-    w - H^-1 gradient never makes the gradient longer in the norm of H^-1: such steps converge from
-    anywhere. A problem that `MOST_STEPS` of them do not solve is left to Newton's method.
+    z_i is w times row i. The matrix H = (X'X / 4 restricted to the mask) + ridge bounds the
+    curvature from above everywhere. Therefore the step to w - H^-1 gradient never makes the
+    gradient longer in the norm of H^-1, and such steps converge from any start. Newton's method
+    solves the problems that remain after `MAX_ACCELERATED_STEPS` steps.
 
     Args:
-        rows: (n, D), the last column the intercept's.
-        shrink: (p, n) factors of a row's features, not of its intercept; None for 1.
-        target: (p, outputs, D), 0 outside the mask.
-        masks: (p, D), 1 or 0.
-        ridges: (p,).
+        rows: Features of the records and a last column for the intercept, X, (n, D).
+        shrink: Factor of each row's features in each problem, (p, n), the intercept excluded; None:
+            all factors are 1.
+        target: Linear term of each objective, (p, outputs, D), 0 outside the mask.
+        masks: Used columns of each problem, (p, D), 1 or 0.
+        ridges: Regularisation of each problem, (p,).
         quarter: X'X / 4, (D, D).
-        norms: Bounds of a row's features in each problem, (p,): how exact the minimiser has to be
-            follows from them and other public numbers.
+        norms: Bound of the L2 norm of a row's features in each problem, (p,). The tolerance of the
+            solution depends on it and other public numbers.
 
     Returns:
         Weights, (p, outputs, D).
 
-    Cost: two matrix products of all problems for each step.
+    Cost: two matrix products for all problems per step.
     """
     rounding = GRADIENT_ROUNDING * len(rows) * (norms**2 + 1.0).sqrt() / 2.0
     enough = torch.maximum(WEIGHT_TOLERANCE * ridges, rounding)
@@ -149,9 +153,10 @@ def minimise_objectives(
 
 
 class _AndersonSteps:
-    """Anderson acceleration: the best combination of the last steps, for a quadratic objective.
+    """Anderson acceleration: combines earlier steps into one, the best for a quadratic objective.
 
-    If the gradient grew, the step falls back to the last safe step, w - H^-1 gradient.
+    If the gradient became longer, the next weights are those of the last safe step, which is
+    w - H^-1 gradient.
 
     Source: Anderson 1965; Walker and Ni 2011.
     """
@@ -159,15 +164,14 @@ class _AndersonSteps:
     def __init__(self, w: Tensor, root: Tensor):
         p, outputs, width = w.shape
         self.root, self.count = root, 0
-        self.changes = w.new_zeros(
-            p, outputs, COMBINED_STEPS, width
-        )  # of gradients, in the norm of H^-1
-        self.moves = torch.zeros_like(self.changes)  # of where safe steps lead
+        # Changes of the gradient, multiplied by the root of H^-1, and of the safe step's result.
+        self.changes = w.new_zeros(p, outputs, COMBINED_STEPS, width)
+        self.moves = torch.zeros_like(self.changes)
         self.merit = w.new_full((p, outputs), math.inf)
         self.lead = self.whitened = w
 
     def keep_problems(self, kept: Tensor) -> None:
-        """Keep the selected problems alone."""
+        """Drop the solved problems; `kept` is True for the others, (p,)."""
         for name in ("root", "changes", "moves", "merit", "lead", "whitened"):
             setattr(self, name, getattr(self, name)[kept])
 
@@ -192,7 +196,7 @@ class _AndersonSteps:
 
 
 def _invert_curvature_root(masks: Tensor, curvature: Tensor, ridges: Tensor) -> Tensor:
-    """Compute a root of H^-1, root' root, for each mask, (p, D, D)."""
+    """Compute a matrix R with R'R = H^-1 for each mask, (p, D, D)."""
     bound = masks[:, :, None] * masks[:, None]
     bound *= curvature
     bound.diagonal(dim1=1, dim2=2).add_(ridges[:, None] * masks + (1 - masks))
@@ -239,9 +243,10 @@ def _minimise_by_newton(rows: Tensor, target: Tensor, ridge: Tensor, enough: Ten
 
 
 def _combine_changes(changes: Tensor, gradient: Tensor) -> Tensor:
-    """Compute the combination of earlier changes nearest to a gradient, (p, outputs, m).
+    """Compute the coefficients of m earlier changes whose sum is nearest to a gradient.
 
-    Least squares for each model, with changes scaled to length 1; zero changes are excluded.
+    The result has shape (p, outputs, m). The changes are scaled to length 1 for the least squares;
+    changes that are 0 are excluded.
     """
     products = changes @ changes.transpose(2, 3)
     squares = products.diagonal(dim1=2, dim2=3)
@@ -254,7 +259,7 @@ def _combine_changes(changes: Tensor, gradient: Tensor) -> Tensor:
 
 
 def _sum_gradients(rows: Tensor, shrink: Tensor | None, w: Tensor) -> Tensor:
-    """Sum sigmoid(z_i) times the row of z_i over records, (p, outputs, D)."""
+    """Compute the sum over records i of sigmoid(z_i) times row i, (p, outputs, D)."""
     p, outputs, width = w.shape
     features, found = w[..., :-1].reshape(p * outputs, width - 1), torch.zeros_like(w)
     for start in range(0, len(rows), GRADIENT_BLOCK_RECORDS):
@@ -273,13 +278,13 @@ def _sum_gradients(rows: Tensor, shrink: Tensor | None, w: Tensor) -> Tensor:
 
 
 REGULARISATION_FACTOR = 8.0
-"""Default regularisation in units of 1 / epsilon; measured, see the proof page."""
+"""Default regularisation in units of outputs / epsilon; measured, see the proof page."""
 ROUNDING_FACTOR = 1 + 1e-9
 """Factor that enlarges norms and reduces epsilon to cover floating-point rounding."""
 MAX_FEATURE_SIZE = 10.0  # maximum absolute feature value; features of encoded records are in [0, 1]
 WEIGHT_RESOLUTION = 2.0**-24
 """Resolution of released weights; the low bits of solver and noise are not released."""
-DRAW_WEIGHTS = np.full(4, 0.5)
+DRAW_WEIGHTS = np.full(4, 0.5)  # weights of four normal draws whose sum has variance 1
 MAX_MEMORY_BYTES = 2**34  # approximate maximum memory of objective perturbation: 16 GiB
 RECORD_COPIES = 6  # approximate maximum number of float64 copies of all records in memory
 
@@ -288,7 +293,7 @@ RECORD_COPIES = 6  # approximate maximum number of float64 copies of all records
 class ObjectivePerturbation:
     """Logistic regression by objective perturbation: noise in the objective.
 
-    Guarantee: each model of `fit_many` costs `event`, as far as float64 weights are the exact
+    Guarantee: each model of `fit_many` costs `event`, if its float64 weights are the exact
     minimiser.
 
     Args:
@@ -296,8 +301,8 @@ class ObjectivePerturbation:
         data_norm: Public bound of the L2 norm of a record's used features, above 0. Longer records
             are scaled down to it.
         classes: Number of classes, 2 or more: public, independent of the records.
-        regularisation: Regularisation a for records of norm at most 1 (`scale`), at least `outputs`
-            / epsilon. None: `REGULARISATION_FACTOR` times that.
+        regularisation: Regularisation a for records divided by `scale`, at least outputs / epsilon.
+            None: `REGULARISATION_FACTOR` times that minimum.
     """
 
     epsilon: float
@@ -333,17 +338,17 @@ class ObjectivePerturbation:
 
     @property
     def scale(self) -> float:
-        """Divisor T that gives records, with the intercept's 1, norm at most 1."""
+        """Divisor T of a record and the intercept's 1: the quotient has an L2 norm of at most 1."""
         return _row_scale(self.data_norm)
 
     @property
     def rate(self) -> float:
-        """Rate of a model's noise b: its density is proportional to exp(-rate ||b||)."""
+        """Rate of the noise vector b of one model, of density proportional to exp(-rate ||b||)."""
         return self.epsilon / self.outputs / ROUNDING_FACTOR
 
     @property
     def strength(self) -> float:
-        """Regularisation, a."""
+        """Regularisation a, the default included."""
         assert self.regularisation is not None
         return self.regularisation
 
@@ -360,18 +365,19 @@ def fit_many(
     Args:
         x: Features, (n, d).
         y: Classes, integers (n,).
-        valid: False for a null record, (n,). A record that is not finite, or of no class, is null.
+        valid: False for a null record, (n,). Records with a non-finite feature or an unknown class
+            are treated as null.
         masks: Features that each of p models uses, (p, d) bool.
         mechanisms: Mechanism of each model, for the same number of classes.
-        streams: Random stream of each model; its key contains the records.
-        device: Torch device that computes.
+        streams: Random stream of each model; the noise also depends on the records.
+        device: Torch device of the computation.
 
     Returns:
         (p, outputs, d + 1) float64: weights, 0 for features that are not used, the intercept last;
         one output for two classes.
 
     Raises:
-        UsageError: Shapes or numbers of things that do not fit.
+        UsageError: Arrays of other shapes, or different numbers of masks, mechanisms and streams.
 
     Cost: the `event` of every mechanism, on every partition that the records are from; charge it
         first.
@@ -436,15 +442,15 @@ def fit_public(
     return solve_in_chunks(rows, hot, used, norms, ridges, noise, device)
 
 
-def check_objective(slots: int, features: int) -> None:
-    """Raise UsageError for records that need too much memory for objective perturbation.
+def check_objective_memory(slots: int, features: int) -> None:
+    """Raise UsageError if objective perturbation would need too much memory for the records.
 
     Args:
         slots: Number of records, null records included.
         features: Maximum number of features of a fit.
 
     Raises:
-        UsageError: The fit would need about more than `MAX_MEMORY_BYTES`.
+        UsageError: The fit would need more than about `MAX_MEMORY_BYTES`.
     """
     needed = 8 * RECORD_COPIES * slots * (features + 1)
     if not needed <= MAX_MEMORY_BYTES:
@@ -456,34 +462,17 @@ def check_objective(slots: int, features: int) -> None:
         )
 
 
-def validate_array(name: str, values: Any, shape: tuple[int, ...]) -> Array:
-    """Convert a model's numbers to a read-only float64 array; -1 in a shape means any length.
-
-    Raises:
-        UsageError: Values that are not finite numbers, or another shape.
-    """
-    try:
-        array = np.array(values, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise UsageError(
-            f"{name} of a model are not numbers: expected the result of `to_json`."
-        ) from None
-    fits = array.ndim == len(shape) and all(
-        wanted in (-1, side) for side, wanted in zip(array.shape, shape, strict=True)
-    )
-    if not (fits and np.isfinite(array).all()):
-        raise UsageError(
-            f"{name} of a model have the shape {array.shape}: expected {shape}, finite numbers."
-        )
-    array.flags.writeable = False
-    return array
-
-
 def append_intercept(x: Any, valid: Any) -> Array:
-    """Make float64 rows (x, 1), (n, d + 1), clamped to `MAX_FEATURE_SIZE`; null rows are 0.
+    """Return the features, clamped to +-`MAX_FEATURE_SIZE`, with a column of ones, (n, d + 1).
+
+    The row of a null record, or of one with a non-finite feature, is 0.
+
+    Args:
+        x: Features, (n, d).
+        valid: False for a null record, (n,).
 
     Raises:
-        UsageError: Shapes that do not fit.
+        UsageError: Arrays of other shapes.
     """
     features, usable = np.asarray(x, dtype=np.float64), np.asarray(valid, dtype=bool)
     if features.ndim != 2 or usable.shape != features.shape[:1]:
@@ -510,7 +499,7 @@ def _row_scale(data_norm: float) -> float:
 
 
 def _prepare_problem(x: Any, y: Any, valid: Any, classes: int) -> tuple[Array, Array]:
-    """Make rows (n, d + 1), and indicators of each output's class, (n, outputs)."""
+    """Return the rows, (n, d + 1), and 1 for each record of an output's class, (n, outputs)."""
     labels = np.asarray(y)
     if labels.shape != np.asarray(valid).shape:
         raise UsageError(f"y is {labels.shape}: expected one class a record.")
@@ -534,7 +523,7 @@ def _bind_streams(
     mechanisms: Sequence[ObjectivePerturbation],
     streams: Sequence[Stream],
 ) -> list[Stream]:
-    """Derive each model's random stream from all inputs of the model."""
+    """Derive the random stream of each model from all its inputs, records included."""
     digest = hashlib.blake2b(repr(rows.shape).encode(), digest_size=32)
     for each in (rows, hot):
         digest.update(np.ascontiguousarray(each).data)
@@ -553,10 +542,11 @@ def _random_state(key: Stream) -> np.random.RandomState:
 
 
 def _draw_noise(mechanism: ObjectivePerturbation, dimension: int, key: Stream) -> Array:
-    """Draw b of each output, (outputs, dimension), equal to diffprivlib's draw.
+    """Draw the noise vector b of each output, (outputs, dimension), equal to diffprivlib's draw.
 
-    The norm is Gamma(dimension, 1 / rate), the direction uniform: a density ~ exp(-rate ||b||).
-    Both are sums of four draws, so that the low bits reveal less about each draw.
+    The norm is Gamma(dimension, 1 / rate) and the direction is uniform, so the density is
+    proportional to exp(-rate ||b||). Norm and direction are computed from sums of four draws, so
+    that the low bits reveal less about each draw.
     """
     source = _random_state(key)
     noise = np.empty((mechanism.outputs, dimension))

@@ -26,7 +26,7 @@ from pasearch.features.trainers import LINKS, Array
 
 
 class _ReleasedModel(BaseEstimator):
-    """Base class of released models: fitted and immutable.
+    """Base class of released linear models: scikit-learn estimators that cannot be fitted again.
 
     Args:
         schema: Schema of the records.
@@ -68,11 +68,7 @@ class _ReleasedModel(BaseEstimator):
         return feature_names(self.schema, self.weights.shape[1])
 
     def fit(self, X: Any, y: Any = None) -> Self:
-        """Raise UsageError: the model is trained, and another training would need a budget.
-
-        Raises:
-            UsageError: Always.
-        """
+        """Raise UsageError always: a private model cannot be fitted again without a budget."""
         raise UsageError(
             "This model was trained privately and cannot be fitted again. To train another model, "
             "call select_features with another budget."
@@ -86,7 +82,7 @@ class _ReleasedModel(BaseEstimator):
 
 
 class ReleasedClassifier(ClassifierMixin, _ReleasedModel):
-    """Released linear classifier."""
+    """Linear classifier that a feature selection released."""
 
     @property
     def classes_(self) -> Array:
@@ -112,7 +108,7 @@ class ReleasedClassifier(ClassifierMixin, _ReleasedModel):
 
 
 class ReleasedRegressor(RegressorMixin, _ReleasedModel):
-    """Released linear regressor."""
+    """Linear regressor that a feature selection released."""
 
     def predict(self, X: Any) -> Array:
         """Predict the target of each record in its own unit, clamped to its bounds, (rows,)."""

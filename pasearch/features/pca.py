@@ -28,7 +28,7 @@ from pasearch.planning import GAUSSIAN_NOISE, LineTemplate
 from pasearch.runs.keys import Stream
 from pasearch.runs.sums import GaussianSum
 
-MOMENTS_LINE = "second moments"  # plan line of the one release
+MOMENTS_LINE = "second moments"  # name of the charge for the noisy second moments
 
 
 @SELECTORS.register
@@ -48,11 +48,11 @@ class PrincipalComponents(SizedSelector):
     size: int | None = None
 
     def lines(self, form: DataMetadata, trainer: type[Trainer]) -> tuple[LineTemplate, ...]:
-        """Return one Gaussian release of all second moments."""
+        """Return the charge of one Gaussian release of all second moments."""
         return (LineTemplate(name=MOMENTS_LINE, knob=GAUSSIAN_NOISE),)
 
     def choose(self, reads: RecordAccess, stream: Stream) -> SelectionResult:
-        """Choose the leading components."""
+        """Choose the components with the largest noisy eigenvalues."""
         view = View.of(reads.means)
         moments = self.compute_moments(reads, view, stream)
         size = self.count(len(reads.means))
@@ -60,7 +60,10 @@ class PrincipalComponents(SizedSelector):
         return SelectionResult(view=view.with_rotation(np.ascontiguousarray(directions)))
 
     def compute_moments(self, reads: RecordAccess, view: View, stream: Stream) -> Array:
-        """Return (noisy) second moments of what the view shows, rows cut to norm 1, (d, d)."""
+        """Release second moments of the view's rows, clipped to norm 1, (d, d).
+
+        They are noisy on private records, and exact on public records.
+        """
         with reads.open_line(MOMENTS_LINE) as records:
             exact = second_moments(view, records)
             if reads.public:

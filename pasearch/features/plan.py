@@ -26,7 +26,7 @@ from pasearch.accounting.checks import check_fraction
 from pasearch.accounting.events import Gaussian
 from pasearch.accounting.published_bounds import PublishedBound
 from pasearch.errors import BudgetError, UsageError
-from pasearch.features.logistic import check_objective
+from pasearch.features.logistic import check_objective_memory
 from pasearch.features.selector import SELECTION_SHARE, SELECTORS, Choice, DataMetadata
 from pasearch.features.trainers import Trainer, select_trainer
 from pasearch.plan_warnings import warn_of_test_noise
@@ -50,14 +50,16 @@ from pasearch.training.metrics import ScoreNoise
 from pasearch.training.recipe import Recipe
 from pasearch.training.settings import make_linear_recipe
 
-MEANS_LINE, FINAL_LINE, SCORES_LINE = "feature means", "final training", "score"
-"""Names of the lines that every method shares."""
+# Names of charges: each is a line of the plan.
+MEANS_LINE = "feature means"
+FINAL_LINE = "final training"
+SCORES_LINE = "score"  # noisy scores of candidates
 
 MEANS_SHARE = 0.1  # fraction of the training records' epsilon for the features' means
 MAX_SELECTION_SHARE = 0.8  # maximum fraction of epsilon for the selection
 
 MAX_FEATURES = 20_000
-"""Maximum number of features: their correlation matrix has the square of it as entries."""
+"""Maximum number of features d: the matrix of correlations between them has d^2 entries."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +98,7 @@ class FeaturePlan(CalibratedPlan):
             return None
         if self.trainer.noise_name == "mu" and self.model_noise is not None:
             return self.model_noise * self.split.train
-        # Other trainers have no mu of their own: at most that of the whole budget.
+        # Other trainers have no mu: take that of one Gaussian release with the whole budget.
         once = calibration.calibrate_min(
             lambda sigma: Gaussian(noise_multiplier=sigma), self.budget, *SIGMA_RANGE
         )
@@ -171,7 +173,7 @@ class FeaturePlan(CalibratedPlan):
         return self.choice.selector.describe(public=self.searched_on is not None)
 
     def explain_idle_executors(self) -> dict[str, str]:
-        """Return the reason why no training uses workers, by executor; {} if some does."""
+        """Return the reason why no training runs in workers, by executor; {} if one may."""
         why = ""
         if not self.choice.selector.trains_candidates:
             why = f"method {self.choice.selector.name!r} trains only one model"
@@ -217,11 +219,11 @@ def make_feature_plan(
         dials: Calibrated noise parameters; None calibrates against the budget.
 
     Returns:
-        FeaturePlan: Its privacy cost is at most the budget.
+        Plan with a privacy cost of at most the budget.
 
     Raises:
         UsageError: More features requested than exist, or data that the method cannot use.
-        BudgetError: Even the largest noise exceeds the budget.
+        BudgetError: The largest noise still costs more than the budget.
     """
     terms = terms.resolved()
     form = DataMetadata(
@@ -277,14 +279,17 @@ def make_feature_plan(
         ),
     )  # fmt: skip
     if final:
-        untold = warn_of_test_noise(plan.score_metric, plan.test, plan.split.test)
-        plan = replace(plan, warnings=(*plan.warnings, *untold))
+        test_warnings = warn_of_test_noise(plan.score_metric, plan.test, plan.split.test)
+        plan = replace(plan, warnings=(*plan.warnings, *test_warnings))
     check_affordable(plan, "raise `epsilon=`, or lower `selection_share=`")
     return plan
 
 
 def _resolve_selection_share(choice: Choice, form: DataMetadata, given: float | None) -> float:
-    """Return the selection's fraction of epsilon, if selection and model read the same records."""
+    """Return the fraction of epsilon for the selection, in (0, `MAX_SELECTION_SHARE`].
+
+    Raises UsageError if a fraction is given although selection and model read different records.
+    """
     selector, apart = choice.selector, bool(form.split.search) or form.public
     if given is not None and (apart or selector.share is None):
         why = (
@@ -306,7 +311,7 @@ def _resolve_selection_share(choice: Choice, form: DataMetadata, given: float | 
 
 
 def _check_choice(choice: Choice, form: DataMetadata) -> None:
-    """Raise UsageError for settings that do not fit the data, or too many features."""
+    """Raise UsageError for too many features, or for settings that do not fit the data or split."""
     selector, features, split = choice.selector, form.features, form.split
     if selector.size is not None and not selector.size <= features:
         raise UsageError(
@@ -337,9 +342,9 @@ def _check_choice(choice: Choice, form: DataMetadata) -> None:
         )
     trainer = select_trainer(choice.trainer, form.schema.regression)
     if trainer.holds_all_records:
-        check_objective(split.train, selector.count_selected(features) or features)
+        check_objective_memory(split.train, selector.count_selected(features) or features)
         if selector.trains_candidates:
-            check_objective(split.trial_size, features)
+            check_objective_memory(split.trial_size, features)
     if split.search and not (selector.trains_candidates or selector.accepts_search_share):
         raise UsageError(
             f"`search_share=` reserves records for a search, but method {selector.name!r} does "

@@ -1,12 +1,13 @@
-"""The interface of a selector: one feature selection method, a frozen value of its settings.
+"""Interface of a selector: a feature selection method with its settings, a frozen dataclass.
 
-    lines     charges of the selection before a record is read: a name, a noise parameter, a share
-    choose    the features, from the records that those lines open, or from public records
+    lines     lists the charges of the selection, before a record is read; each line of the plan has
+              a name, a noise parameter and a fraction of epsilon
+    choose    selects features, from private records that are charged to those lines, or from public
+              records
 
-A selector reads only through `RecordAccess`. It opens private records under the charge of one of
-its lines, with the noise that the plan calibrated; public records are free and exact. The rest is
-post-processing. One file contains a method: settings, charges, description, JSON and published
-bounds. See docs/extending.md to add one.
+A selector reads records only through `RecordAccess`. To read private records, it names one of its
+lines: the line is charged, and its noise is calibrated by the plan. Public records are free and
+exact. The rest is post-processing. See docs/extending.md to add a method.
 
 | method | reads | charged as |
 |---|---|---|
@@ -49,16 +50,16 @@ from pasearch.runs.keys import Stream
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SelectionResult:
-    """Selected features, and the values that the selection released.
+    """Result of a feature selection: the selected features, and the values that it released.
 
     Args:
-        view: Input transformation of the model.
+        view: Transformation of records to the selected, scaled features.
         to_class: Symmetrical uncertainty of each feature with the target, (d,), if released.
         blank: Uncertainty that about one in ten irrelevant features exceeds; None if not released.
         order: Indices of the selected features, in the order of selection; () if there is none.
         merit: Merit of the selected set; None if the method has none.
         trials: Pairs (features, score count) of every candidate, if they may be shown.
-        model: Model on encoded records, if the winner's weights are reused.
+        model: Best candidate's model, if its weights are released; None: a model is trained later.
     """
 
     view: View
@@ -71,7 +72,7 @@ class SelectionResult:
 
     @classmethod
     def of(cls, means: Array, order: Sequence[int], **more: Any) -> SelectionResult:
-        """Make the result from feature indices.
+        """Make the result of selecting the features in `order`.
 
         Args:
             means: Means of all features, (d,).
@@ -82,7 +83,7 @@ class SelectionResult:
 
 
 def select_best(means: Array, sets: Array, points: Sequence[int]) -> SelectionResult:
-    """Select the set with the highest score, the first of equals; keep all compared sets.
+    """Make the result of selecting the set with the highest score, the first of equals.
 
     Args:
         means: Means of all features, (d,).
@@ -108,8 +109,9 @@ def mask_to_indices(mask: Array) -> list[int]:
 
 
 SetScorer = Callable[[Array, Sequence[str]], list[int]]
-"""Function that trains a model on each set, (p, d), under the trials' names, and returns the
-scores.
+"""Function (sets, trial names) that trains a model on each of p sets and returns p score counts.
+
+Sets are (p, d) bool. The random streams of training and score depend on the trial's name.
 """
 
 SELECTION_SHARE = 0.4  # default fraction of epsilon for the selection
@@ -122,7 +124,7 @@ class DataMetadata:
     Args:
         schema: Schema, declared or to be estimated.
         split: Sizes of the partitions.
-        most: Maximum number of categories that are estimated for an undeclared column.
+        most: Maximum number of estimated categories of an undeclared column.
         public: Whether features are selected on public records.
     """
 
@@ -143,10 +145,10 @@ class DataMetadata:
 
 
 class RecordAccess(ABC):
-    """Access of a selector to the records.
+    """Access of a selector to the records: charges private ones before each read.
 
     Attributes:
-        public: Whether records are declared public: free and exact.
+        public: Whether records are declared public, so that reads are free and exact.
         schema: Complete schema of the records.
         means: Released means of all features, (d,).
         columns: Column index of each feature, (d,), if whole columns are selected; else None.
@@ -163,11 +165,11 @@ class RecordAccess(ABC):
 
     @abstractmethod
     def open_line(self, line: str, *keys: str) -> AbstractContextManager[Records]:
-        """Charge a plan line and open its records.
+        """Charge a line of the plan and open its records.
 
         Args:
             line: Name of the line.
-            keys: Names of the charges, one charge each; without keys the line is charged once.
+            keys: Names of the charges; the line is charged once per key, or once without keys.
         """
 
     @abstractmethod
@@ -182,17 +184,29 @@ class RecordAccess(ABC):
     def train_sets(
         self, sets: Array, trials: Sequence[str], keys: Iterable[str]
     ) -> list[LinearModel]:
-        """Train a model on each set, (p, d), with a separate stream; charge per key."""
+        """Train a model on each set of features, with a separate random stream.
+
+        Args:
+            sets: Sets of features, (p, d) bool.
+            trials: Name of each training, p different names.
+            keys: Names of the charges, one charge each.
+        """
 
     @abstractmethod
     def score_models(
         self, models: Sequence[LinearModel], trials: Sequence[str], keys: Iterable[str]
     ) -> list[int]:
-        """Score each model (noisy on private records); charge once per key."""
+        """Return the score count of each model, with noise on private records.
+
+        Args:
+            models: Models to score.
+            trials: Name of each model, all different.
+            keys: Names of the charges, one charge each.
+        """
 
 
 class Selector(NamedComponent, ABC):
-    """Feature selection method: a frozen dataclass of its settings. See the module docstring."""
+    """Feature selection method with its settings, a frozen dataclass."""
 
     description: ClassVar[str]  # one-line description
     public_description: ClassVar[str] = ""
@@ -200,9 +214,9 @@ class Selector(NamedComponent, ABC):
     selection_rule: ClassVar[str] = "composition"
     """Composition rule of the selection: one of `planning.SELECTION_RULES`."""
     no_size_reason: ClassVar[str] = ""
-    """Reason for having no number of features; empty if the field `size` sets it."""
+    """Reason why `size` cannot be set, a verb phrase; empty if it can be set."""
     training_line: ClassVar[str] = ""
-    """Line charged for the candidates' trainings; empty if none are trained."""
+    """Name of the line that trainings of candidates are charged to; empty if none are trained."""
     share: ClassVar[float | None] = None
     """Fraction of the training records' epsilon; None if the selection reads none of them."""
     uses_means: ClassVar[bool] = False
@@ -210,13 +224,13 @@ class Selector(NamedComponent, ABC):
     accepts_search_share: ClassVar[bool] = False
     """Whether records may be reserved for the selection (`search_share=`)."""
     uses_merit: ClassVar[bool] = False
-    """Whether it releases the relevance of each feature, and the merit of the set."""
+    """Whether it releases the uncertainty of each feature with the target, and a set's merit."""
     shows_trials: ClassVar[bool] = False
     """Whether every candidate may be shown with its noisy score."""
     size: int | None = None  # number of features; None leaves it to the method
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Raise an error for a selection rule without a theorem."""
+        """Raise an error if the class has an unknown selection rule."""
         super().__init_subclass__(**options)
         check_selection_rule(cls)
 
@@ -251,7 +265,7 @@ class Selector(NamedComponent, ABC):
         return None
 
     def check(self, form: DataMetadata) -> None:
-        """Raise UsageError for data that the method cannot use, with an alternative."""
+        """Raise UsageError for data that the method cannot use, and name an alternative."""
 
     def lines(self, form: DataMetadata, trainer: type[Trainer]) -> tuple[LineTemplate, ...]:
         """List the charges of the selection on private records, in the order of calibration.
@@ -313,7 +327,7 @@ class Selector(NamedComponent, ABC):
         return None
 
     def candidate_sets(self, schema: AnySchema) -> Array | None:
-        """Return the only sets that it can choose, (p, d) bool; None if there may be any."""
+        """Return the sets that the method chooses from, (p, d) bool; None if it can choose any."""
         return None
 
 
@@ -337,20 +351,21 @@ class SizedSelector(Selector):
 
 
 class ComparingSelector(Selector):
-    """Selector that trains a model on each of its sets and compares noisy scores.
+    """Base class of selectors that train a model on each of several sets and compare noisy scores.
 
     Every planned training and score is charged, and all may be shown. The released model is trained
-    from scratch with the remaining epsilon. Second moments are released once for all sets.
+    from scratch with the remaining epsilon. A trainer with `shares_release` is charged only once
+    for all sets.
     """
 
     training_line: ClassVar[str] = "candidate training"
     share: ClassVar[float | None] = SELECTION_SHARE
     uses_means: ClassVar[bool] = True
     shows_trials: ClassVar[bool] = True
-    printed: ClassVar[str] = ""
+    printed: ClassVar[str] = ""  # sentence about the privacy cost that the paper prints
 
     def count_charged_trainings(self, trainer: type[Trainer]) -> int:
-        """Return the number of charged trainings: one if all sets share a release."""
+        """Return the number of charged trainings: 1 if one release serves all sets."""
         return 1 if trainer.shares_release else self.trainings
 
     def lines(self, form: DataMetadata, trainer: type[Trainer]) -> tuple[LineTemplate, ...]:
@@ -370,8 +385,8 @@ class ComparingSelector(Selector):
     ) -> list[PublishedBound]:
         """Compute the paper's bound of the trainings (Eq. 8), which is for pure epsilon-DP.
 
-        Trainings of (epsilon, delta)-DP enter with their epsilon at the run's delta. There is no
-        bound for trainings that share one release: the paper has no such trainings.
+        The formula uses the epsilon of one training, at the run's delta if it is not pure DP. The
+        list is empty if one release serves all sets, because the paper has no such trainings.
         """
         if trainer.shares_release:
             return []
@@ -459,7 +474,7 @@ def choice_from_json(values: object) -> Choice:
     return Choice(selector=kind(**given), trainer=trainer)  # pyright: ignore[reportArgumentType]
 
 
-def setting_names() -> list[str]:
+def list_setting_names() -> list[str]:
     """List the names of the settings of all selectors, without the number of features."""
     every = (each.name for kind in SELECTORS.kinds().values() for each in fields(kind))  # pyright: ignore[reportArgumentType]
     return [name for name in dict.fromkeys(every) if name != "size"]

@@ -4,16 +4,17 @@
     points(X)       sum over codes v and classes c of |1000 n(v, c) - P_c n(v)|
     picks           k private selections by these scores, the rest of the epsilon
 
-n(v, c) counts records with X = v and class c, n(v) those with X = v; P_c are public or released
-class shares in thousandths. Scores are integers, 0 if X is independent of a class with those
-shares, and one record changes each by at most 2 (1000 - min P_c). Each of k rounds selects one of
-the remaining features:
+n(v, c) counts the records with X = v and class c, and n(v) those with X = v. P_c is the public or
+released fraction of class c in thousandths. Scores are integers, and 0 for a feature X whose every
+value has these class fractions. One record changes a score by at most 2 (1000 - min P_c). Each of k
+rounds selects one of the remaining features:
 
     GumbelTop         P(i) ~ e^(epsilon points_i / (2 sensitivity)), the exponential mechanism: the
                       same distribution as adding Gumbel noise once and taking the k largest
     PermuteAndFlip    in a random order, take the first i whose Bernoulli draw of probability
-                      e^(-epsilon gap_i / (2 sensitivity)) is 1, gap_i the distance to the best:
-                      also epsilon-DP per round, and on average never further from the best
+                      e^(-epsilon gap_i / (2 sensitivity)) is 1, where gap_i is the best score
+                      minus points_i: also epsilon-DP per round, and the expected gap is never
+                      larger
 
 Both use integers only, so their distributions are exact. k rounds cost at most k epsilon.
 
@@ -83,11 +84,11 @@ class ClassShares:
 
     @classmethod
     def of(cls, shares: Sequence[float]) -> ClassShares:
-        """Round shares to thousandths, by the largest-remainder method.
+        """Make class shares from fractions or counts, rounded by the largest-remainder method.
 
         Args:
-            shares: Share of each class, 0 or above and not all 0, in any unit, such as clipped
-                noisy counts.
+            shares: Size of each class in any unit, 0 or above and not all 0, such as noisy counts
+                clipped at 0.
         """
         values = np.asarray(shares, dtype=np.float64)
         sound = values.ndim == 1 and np.isfinite(values).all() and (values >= 0).all()
@@ -109,9 +110,9 @@ class ClassShares:
 
 
 def score_association(table: npt.NDArray[np.integer], shares: ClassShares) -> int:
-    """Score the association of a feature with the class.
+    """Compute the association score of a feature with the class: an integer, 0 or above.
 
-    Guarantee: one record in one cell, added or removed, changes it by at most `shares.sensitivity`.
+    Guarantee: adding or removing one record changes it by at most `shares.sensitivity`.
 
     Args:
         table: Number of records in each cell, (codes, classes).
@@ -127,11 +128,11 @@ def count_class_tables(
     """Count the records with each code of a column and each class.
 
     Args:
-        codes: Codes of the records, (n, m), the target last; -1 is in no cell.
+        codes: Codes of the records, (n, m), the target last; a record with -1 is not counted.
         attributes: Public metadata of the columns.
 
     Returns:
-        int64 (codes of all columns, classes); tables of disjoint parts sum to the table of all.
+        Counts, int64 (codes of all columns, classes).
 
     Raises:
         UsageError: Another number of columns.
@@ -150,7 +151,7 @@ def count_class_tables(
 def score_tables(
     tables: npt.NDArray[np.integer], attributes: Attributes, shares: ClassShares
 ) -> list[int]:
-    """Score every feature of encoded records.
+    """Compute the association score of every feature with the class.
 
     Guarantee: a record that becomes null changes each score by at most `shares.sensitivity`.
 
@@ -211,7 +212,7 @@ class TopMechanism:
 
         Args:
             points: Score of each feature, integers: private.
-            stream: Random stream of this release alone; its keys contain the scores.
+            stream: Random stream of this release alone; the draws also depend on the scores.
 
         Raises:
             UsageError: Fewer features than k.
@@ -230,12 +231,15 @@ class TopMechanism:
         return tuple(picked)
 
     def _pick(self, points: list[int], stream: Stream) -> int:
+        """Select one score privately, and return its index."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GumbelTop(TopMechanism):
-    """Exponential mechanism k times without replacement: the k largest after one Gumbel noise each.
+    """Exponential mechanism k times, without replacement.
+
+    The distribution is that of adding Gumbel noise to each score once and taking the k largest.
 
     Guarantee: that of `TopMechanism`.
     """
@@ -252,8 +256,8 @@ class GumbelTop(TopMechanism):
 class PermuteAndFlip(TopMechanism):
     """Permute-and-flip k times, without replacement.
 
-    Guarantee: that of `TopMechanism`; for the same scores, a selection is on average no further
-    from the best than the exponential mechanism's.
+    Guarantee: that of `TopMechanism`. For the same scores, the expected difference between the best
+    and the selected score is at most that of the exponential mechanism.
     """
 
     name: ClassVar[str] = "permute and flip"
@@ -272,7 +276,9 @@ def _is_integer(value: object) -> bool:
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 
-SHARES_LINE, PICKS_LINE = "class shares", "picks"  # plan lines of the two releases
+# Names of charges: each is a line of the plan.
+SHARES_LINE = "class shares"
+PICKS_LINE = "picks"
 
 PICK_MECHANISMS = {"permute-and-flip": PermuteAndFlip, "gumbel": GumbelTop}
 
@@ -307,7 +313,7 @@ class TopSelector(SizedSelector):
         return words + self.describe_changes("size")
 
     def lines(self, form: DataMetadata, trainer: type[Trainer]) -> tuple[LineTemplate, ...]:
-        """Return the class shares, and k selections."""
+        """Return the charges of the noisy class shares, and of k private selections."""
         count = self.count(form.features)
         return (
             LineTemplate(name=SHARES_LINE, knob=GAUSSIAN_NOISE, share=CLASS_SHARES_FRACTION),
@@ -347,10 +353,12 @@ class TopSelector(SizedSelector):
 
 
 def _count_classes(records: Records, attributes: Attributes) -> Array:
+    """Count the records of each class, or bin of the target: private."""
     codes = attributes.items[-1].codes(records.y.numpy()[:, None])
     return np.bincount(codes[records.valid.numpy()], minlength=attributes.sizes[-1])
 
 
 def _count_records(records: Records, attributes: Attributes) -> Array:
+    """Count the records with each code of a column and each class, part by part: private."""
     every = (count_class_tables(codes, attributes) for codes in attributes.encode_parts(records))
     return reduce(add, every)

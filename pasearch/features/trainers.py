@@ -35,13 +35,18 @@ from pasearch.training.metrics import Metric
 from pasearch.training.settings import make_linear_recipe
 from pasearch.training.trainer import train
 
-OnStep = Callable[[int, int], None]
-OptionalOnStep = OnStep | None
+OptionalOnStep = Callable[[int, int], None] | None
+"""Progress callback: (number of finished steps, number of all steps)."""
 SetFitter = Callable[[Array], "list[LinearModel]"]
+"""Function from sets of features, (p, d) bool, to p models."""
 MODELS_PER_PRODUCT = 64  # number of models whose scores are computed in one product: a memory limit
 
 LINKS = ("softmax", "one-vs-rest", "identity")
-"""Conversions of scores to probabilities: softmax; normalised logistic per class; none."""
+"""Names of the conversions of scores to class probabilities.
+
+softmax: softmax over the classes. one-vs-rest: logistic function of each score, then divided by
+their sum. identity: none, for regression.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,11 +72,11 @@ class LinearModel:
         return x.flatten(1) @ weights.T + intercept
 
     def counts(self, records: Records, metric: Metric) -> list[int]:
-        """Compute the metric's counts on open records: private."""
+        """Compute the counts that a metric is computed from, on open records: private."""
         return count_for_models([self], records, metric)[0]
 
 
-def log_odds(scores: Tensor, link: str) -> Tensor:
+def scores_to_logits(scores: Tensor, link: str) -> Tensor:
     """Convert scores to logits whose softmax is the link's probabilities."""
     return nn.functional.logsigmoid(scores) if link == "one-vs-rest" else scores
 
@@ -79,7 +84,10 @@ def log_odds(scores: Tensor, link: str) -> Tensor:
 def count_for_models(
     models: Sequence[LinearModel], records: Records, metric: Metric
 ) -> list[list[int]]:
-    """Compute each model's counts on open records, with one product for many models."""
+    """Compute the metric's counts for each model on open records: private.
+
+    The scores of up to `MODELS_PER_PRODUCT` models are one matrix product.
+    """
     groups = [
         models[start : start + MODELS_PER_PRODUCT]
         for start in range(0, len(models), MODELS_PER_PRODUCT)
@@ -100,7 +108,7 @@ def count_for_models(
             for own, each in zip(group, model.scores(part.x).chunk(len(group), dim=1), strict=True)
         ]
         if metric.needs_probabilities:
-            scores = [(link, log_odds(each, link)) for link, each in scores]
+            scores = [(link, scores_to_logits(each, link)) for link, each in scores]
         counted = (metric.compute_counts(each, part.y, part.valid) for _, each in scores)
         found.append(np.array(list(counted), np.int64))
     return np.sum(found, axis=0).tolist()
@@ -118,11 +126,11 @@ class Trainer(ABC):
     """
 
     noise_name: ClassVar[str]
-    """Meaning of `noise`: "mu" (DP-SGD with `linear_recipe`), "epsilon" or "noise_multiplier"."""
+    """Name of the parameter that `noise` is: "mu" (DP-SGD), "epsilon" or "noise_multiplier"."""
     shares_release: ClassVar[bool] = False
-    """Whether the release of one training serves every set of features."""
+    """Whether one noisy release is enough to fit a model to every set of features."""
     holds_all_records: ClassVar[bool] = False
-    """Whether all records are in memory at once; see `logistic.check_objective`."""
+    """Whether all records are in memory at once."""
     trains_separately: ClassVar[bool] = False
     """Whether each set has an independent training, so that a worker can run it."""
     noise: float
@@ -142,7 +150,10 @@ class Trainer(ABC):
 
     @abstractmethod
     def scale_signal(self, factor: float) -> Self:
-        """Return the trainer with `factor` times the signal, for a smaller data set."""
+        """Return the trainer with noise that is lower by `factor`, for a smaller data set.
+
+        Noise that is lower by n / m on m records has the same effect as the original on n records.
+        """
 
     @abstractmethod
     def fit(
@@ -154,7 +165,7 @@ class Trainer(ABC):
             records: Open partition.
             view: Input transformation of the model.
             stream: Random stream of this training alone.
-            on_step: Callback with the number of finished steps and of all steps; DP-SGD only.
+            on_step: Progress callback; only DP-SGD calls it.
 
         Cost: one training's event at the trainer's noise, charged by the caller.
         """
@@ -170,7 +181,7 @@ class Trainer(ABC):
             means: Means of all features, (d,).
             masks: Sets of features, (p, d) bool.
             streams: Random stream of each set, p streams.
-            on_step: Callback with the number of finished steps of all p trainings; DP-SGD only.
+            on_step: Progress callback with the steps of all p trainings; only DP-SGD calls it.
 
         Cost: one training's event per set.
         """
@@ -185,7 +196,9 @@ class Trainer(ABC):
         ]
 
     def fit_all_sets(self, records: Records, means: Array, stream: Stream) -> SetFitter:
-        """Make a function from sets, (p, d), to models, with one release for all of them.
+        """Make one release, and return the function that fits a model to each set of features.
+
+        Only for trainers with `shares_release`.
 
         Cost: one training's event, once.
         """
@@ -212,7 +225,7 @@ class Trainer(ABC):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DpSgdTrainer(Trainer):
-    """DP-SGD on a layer with one unit per class, with `linear_recipe`."""
+    """DP-SGD on one linear layer with one unit per output, configured by `make_linear_recipe`."""
 
     noise_name: ClassVar[str] = "mu"
     trains_separately: ClassVar[bool] = True
@@ -292,7 +305,7 @@ class ObjectiveTrainer(Trainer):
         ]
 
     def _mechanism(self, ratio: float) -> logistic.ObjectivePerturbation:
-        """Make the mechanism for rows that are `ratio` times as long as a view's default."""
+        """Make the mechanism for rows whose norm bound is `ratio` times a view's default."""
         return logistic.ObjectivePerturbation(
             epsilon=self.noise, data_norm=MAX_NORM_FACTOR * ROW_NORM * ratio, classes=self.outputs
         )
@@ -335,7 +348,7 @@ class MomentsTrainer(Trainer):
         ]
 
     def fit_all_sets(self, records: Records, means: Array, stream: Stream) -> SetFitter:
-        """Release second moments, which fit a model for every set of features for free."""
+        """Release second moments, and return the function that fits models from them for free."""
         every = View.of(means)
         moments = self._moments().release_parts(_iterate_arrays(every, records), stream)
         return lambda masks: [
@@ -367,13 +380,13 @@ class SetTraining:
     threads: int
 
     def __call__(self, arrays: dict[str, Array]) -> bytes:
-        """Train on the opened records, and return weights and intercept."""
+        """Train on the opened records, and return weights and intercepts as float64 bytes."""
         with use_threads(self.threads):
             model = self.trainer.fit(self.opened.records(arrays), self.view, self.stream)
         return np.column_stack([model.weights, model.intercept]).astype("<f8").tobytes()
 
     def model(self, found: bytes) -> LinearModel:
-        """Return the model that a worker trained."""
+        """Parse the model from the bytes that a worker returned."""
         trainer = self.trainer
         both = np.frombuffer(found, "<f8").reshape(trainer.outputs, -1)
         link = trainer.link(trainer.outputs, trainer.regression)
@@ -400,6 +413,7 @@ def select_trainer(name: str, regression: bool) -> type[Trainer]:
 
 
 def _model_from_solution(solved: Array, view: View, link: str) -> LinearModel:
+    """Make the model from the weights that a solver returns, (outputs, width + 1)."""
     weights, intercept = solved[:, :-1], solved[:, -1]
     if link == "softmax":  # two classes: one score is 0, and softmax is the logistic function
         weights = np.concatenate([np.zeros_like(weights), weights])
@@ -408,28 +422,31 @@ def _model_from_solution(solved: Array, view: View, link: str) -> LinearModel:
 
 
 def _make_model(weights: Array, intercept: Array, view: View, link: str) -> LinearModel:
+    """Make the model of encoded records from a model of a view's inputs."""
     whole, shifted = view.compose_weights(weights, intercept)
     return LinearModel(weights=whole, intercept=shifted, link=link)
 
 
 def _offset_progress(on_step: OptionalOnStep, place: int, of: int) -> OptionalOnStep:
+    """Convert the steps of training number `place` of `of` to the steps of all trainings."""
     if on_step is None:
         return None
     return lambda finished, steps: on_step(place * steps + finished, of * steps)
 
 
 def _iterate_arrays(view: View, records: Records) -> Iterator[tuple[Array, Array, Array]]:
+    """Iterate over parts of the records: model inputs, targets, and False for null records."""
     for part in records.parts():
         yield view.rows(part).numpy().astype(np.float64), part.y.numpy(), part.valid.numpy()
 
 
 def _transform_all(view: View, records: Records) -> tuple[Array, Array, Array]:
-    """Transform all records into one array for `logistic`.
+    """Return the model inputs of all records, (n, width), their targets and valid flags, (n,).
 
     Raises:
         UsageError: The array would need too much memory.
     """
-    logistic.check_objective(len(records), view.width)
+    logistic.check_objective_memory(len(records), view.width)
     rows, start = np.empty((len(records), view.width)), 0
     for part in records.parts():
         rows[start : start + len(part)] = view.rows(part).numpy()

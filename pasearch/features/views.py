@@ -1,7 +1,8 @@
 """The input of a linear model: selected features, centred and scaled by noisy means.
 
-Package module `data.means` releases the means and derives centre and scale. A view applies them to
-a subset of the features, with rows of root mean square norm ROW_NORM, and can rotate the result.
+Module `data.means` releases the means and computes the scales from them. A view centres and scales
+a subset of the features, so that the root mean square norm of a row is about ROW_NORM. It can also
+project the result on components.
 
 Source: original to this project. Proof: docs/guarantees/feature-selection.md.
 """
@@ -21,21 +22,22 @@ from pasearch.data.rows import CompactRows
 from pasearch.runs.sums import MAX_SUM_RECORDS, clip_rows
 
 MAX_NORM_FACTOR = 1.25
-"""Maximum row norm in units of ROW_NORM; methods that bound rows (not gradients) scale longer rows
-down to it.
+"""Maximum row norm in units of ROW_NORM: methods that bound rows, not gradients, scale down longer
+ones.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """Selected features of a record, centred and scaled: the input of a linear model.
+    """Transformation of encoded records to model inputs: selected features, centred and scaled.
 
     Args:
         features: Number of features of an encoded record, d.
         columns: Indices of the selected features, ascending, (c,).
         shift: Means of the selected features, (c,).
         scale: Factors of the centred features, (c,), above 0.
-        rotation: Components of the scaled features, (c, k); None: no rotation.
+        rotation: Components on which the scaled features are projected, (c, k); None:
+            no projection.
     """
 
     features: int
@@ -59,7 +61,7 @@ class View:
         )
 
     def with_rotation(self, rotation: Array) -> View:
-        """Return a copy of the view with components of its features, (c, k)."""
+        """Return a copy of the view that projects its features on components, (c, k)."""
         return replace(self, rotation=rotation)
 
     @property
@@ -88,12 +90,13 @@ class View:
         return Records(x=x, y=records.y, valid=records.valid, public=records.public)
 
     def _centre(self, z: Tensor, valid: Tensor) -> Tensor:
+        """Centre, scale and project selected features, and set null records to 0; changes `z`."""
         shift, scale = (torch.from_numpy(e.astype(np.float32)) for e in (self.shift, self.scale))
         z.sub_(shift).mul_(scale).index_fill_(0, torch.nonzero(~valid)[:, 0], 0.0)
         return z if self.rotation is None else z @ torch.from_numpy(self.rotation).float()
 
     def compose_weights(self, weights: Array, intercept: Array) -> tuple[Array, Array]:
-        """Rewrite a model of this view as a model of encoded records: (outputs, d) and (outputs,).
+        """Return the model's weights, (outputs, d), and intercepts for encoded records.
 
         Args:
             weights: Weights of the model on this view, (outputs, width).
@@ -138,7 +141,7 @@ class CompactView:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Number type of a batch."""
+        """Element type of a batch."""
         return torch.float32
 
     def is_floating_point(self) -> bool:
@@ -146,7 +149,7 @@ class CompactView:
         return True
 
     def to(self, device: str | torch.device) -> CompactView:
-        """Return a copy whose batches are put on a device."""
+        """Return a copy whose batches are on a device."""
         return replace(self, device=torch.device(device))
 
     def index_select(self, axis: int, places: Tensor) -> Tensor:
@@ -163,7 +166,7 @@ class CompactView:
 
 
 def second_moments(view: View, records: Records) -> Array:
-    """Compute X'X, float64 (d, d), of a view's rows clipped to norm 1: private.
+    """Compute X'X of a view's rows, scaled and clipped to norm 1, float64 (d, d): private.
 
     Guarantee: one record changes the result by at most 1 in Frobenius norm; a null record adds 0.
 

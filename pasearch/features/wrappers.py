@@ -6,10 +6,10 @@
     subsets   K from a secret distribution;  K sets, independent and uniform;  the model with the
               best noisy score is released (repeat-and-select)
 
-PAFS is charged for k l planned trainings, even if sets repeat: the number of different sets depends
-on the data. Subsets are charged one repeat-and-select for the trainings and one for the scores,
-with the same distribution. The winner's weights are released, unless records are reserved for the
-selection: then the winner is trained again on the other records.
+PAFS is charged for k l planned trainings, even if sets repeat, because the number of different sets
+depends on the data. Method `subsets` is charged one repeat-and-select for the trainings and one for
+the scores, with the same distribution of K. It releases the weights of the best model. If records
+are reserved for the selection, a model is instead trained from scratch on the other records.
 
 Source: Bao et al., sections VIII-B and VIII-C (PAFS), C-D (one-hot); Papernot and Steinke 2022.
 Proof: docs/guarantees/feature-selection.md, docs/guarantees/repeat-and-select.md.
@@ -60,10 +60,9 @@ class PrivacyAwareFeatureSelection(EvolvingSelector, ComparingSelector):
     """PAFS: genetic search over sets, with the scores of privately trained models.
 
     Args:
-        population: Number of sets per generation, k; few, because each is charged.
-        generations: Number of generations, l.
-        alpha: Fraction of the sets that become parents, in (0, 1]; large, because there are few
-            sets.
+        population: Number of sets per generation, k, 2 or more; each set is charged.
+        generations: Number of generations, l, 1 or more.
+        alpha: Fraction of the fittest sets that become parents, in (0, 1].
         p_co: Probability of a crossover, in [0, 1].
         p_mu: Probability of a mutation; p_co + p_mu is at most 1.
     """
@@ -102,7 +101,7 @@ class PrivacyAwareFeatureSelection(EvolvingSelector, ComparingSelector):
     def evolve_sets(
         self, means: Array, columns: Array | None, compared: SetScorer, stream: Stream
     ) -> SelectionResult:
-        """Evolve sets by their scores, and select the best.
+        """Search for the set with the highest score by the genetic algorithm, and select it.
 
         Args:
             means: Means of all features, (d,).
@@ -131,7 +130,7 @@ class PrivacyAwareFeatureSelection(EvolvingSelector, ComparingSelector):
 @SELECTORS.register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OneHotSelector(ComparingSelector):
-    """Selector that compares two sets: all features, and numbers only."""
+    """Selector that compares two sets: all features, and numbers only (`make_one_hot_sets`)."""
 
     name: ClassVar[str] = "one-hot"
     description: ClassVar[str] = (
@@ -169,10 +168,10 @@ class OneHotSelector(ComparingSelector):
 
 
 def make_one_hot_sets(schema: AnySchema) -> np.ndarray:
-    """Make the two sets, (2, d) bool: all features, and those that are not indicators.
+    """Return the two sets of `OneHotSelector`, (2, d) bool: all features, and numbers only.
 
-    The latter are scaled numbers, without their bins, and one indicator of each two-valued
-    category.
+    The second set has each scaled number, without its bins, and one indicator of each category with
+    two values.
 
     Args:
         schema: Schema, complete or partly declared.
@@ -190,7 +189,7 @@ def make_one_hot_sets(schema: AnySchema) -> np.ndarray:
 @SELECTORS.register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RandomSubsetsSelector(Selector):
-    """Selector that compares random sets (repeat-and-select).
+    """Selector that trains on a secret number of random sets, and selects the best noisy score.
 
     Args:
         law: Distribution of the number of trainings: one of the supported names, such as
@@ -231,7 +230,7 @@ class RandomSubsetsSelector(Selector):
         return f"{self.description}; the number of trainings is secret, {law}"
 
     def lines(self, form: DataMetadata, trainer: type[Trainer]) -> tuple[LineTemplate, ...]:
-        """Return one repeat-and-select of trainings, and one of scores."""
+        """Return the charges of repeat-and-select, one for the trainings and one for the scores."""
         law = self.trial_distribution()
 
         def selected(event: Event) -> Event:

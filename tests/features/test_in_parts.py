@@ -225,9 +225,9 @@ class TestPasses:
 class TestSize:
     @pytest.mark.unit
     def test_too_many_for_objective_perturbation_are_refused_by_their_form(self):
-        logistic.check_objective(4_500_000, 70)
+        logistic.check_objective_memory(4_500_000, 70)
         with pytest.raises(UsageError, match=r"4,500,000 positions of 112 features.*23 GiB.*dpsgd"):
-            logistic.check_objective(4_500_000, 112)
+            logistic.check_objective_memory(4_500_000, 112)
 
     @pytest.mark.unit
     def test_a_fit_of_too_many_takes_no_memory(self, monkeypatch: pytest.MonkeyPatch):

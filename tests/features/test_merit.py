@@ -155,7 +155,7 @@ class TestSensitivity:
                         other = tuple(c + (i == to) for i, c in enumerate(fewer))
                         moved = max(moved, abs(here - self.bits(other, n)))
             assert nulled == pytest.approx(entropy_sensitivity(n), rel=1e-12)
-            assert nulled <= moved <= entropy_sensitivity(n, moved=True)
+            assert nulled <= moved <= entropy_sensitivity(n, replace_one=True)
             assert moved <= published_sensitivity(n)
 
     @pytest.mark.oracle
@@ -165,9 +165,9 @@ class TestSensitivity:
             steps = np.diff(terms)
             assert np.abs(steps).max() == pytest.approx(entropy_sensitivity(n), rel=1e-12)
             apart = steps.max() - steps.min()
-            assert apart <= entropy_sensitivity(n, moved=True)
-            assert apart > 0.97 * entropy_sensitivity(n, moved=True)
-            assert 1.9 < published_sensitivity(n) / entropy_sensitivity(n, moved=True) < 2.4
+            assert apart <= entropy_sensitivity(n, replace_one=True)
+            assert apart > 0.97 * entropy_sensitivity(n, replace_one=True)
+            assert 1.9 < published_sensitivity(n) / entropy_sensitivity(n, replace_one=True) < 2.4
 
     @pytest.mark.oracle
     def test_every_entropy_of_a_table_moves_by_that_at_most(self):
