@@ -203,7 +203,7 @@ class TestRefused:
         def refuse(*_: object, **__: object) -> None:
             raise AssertionError("it was read")
 
-        monkeypatch.setattr(Dataset, "_encode_once", refuse)
+        monkeypatch.setattr(Dataset, "_encode_features", refuse)
         monkeypatch.setattr(Dataset, "completed", refuse)
         with pytest.raises(UsageError):
             compared(data_is_public=False)

@@ -116,7 +116,7 @@ def watched(table: Path, steps: int | None, stages: Path) -> None:
     spent: dict[str, float] = {}
     timed = {
         "fingerprint": (ParquetFiles, "feed"),
-        "read, encode, put in order": (DiskRecords, "_encode_once"),
+        "read, encode, put in order": (DiskRecords, "_encode_records"),
         "fit": (CentredPairs, "fit"), "products": (DiskRecords, "_store_output"),
         "steps": (Training, "step"), "score": (engine, "counts"),
     }  # fmt: skip

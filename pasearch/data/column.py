@@ -5,18 +5,18 @@
 | `number` | (clamp(x) - low) / (high - low); one indicator per bin; is missing | bins + 2 |
 | `category` | one indicator per declared category; is another; is missing | categories + 2 |
 | `text` | for each word of the vocabulary, whether it occurs; is missing | words + 1 |
-| `date` | days since `lower` as a number; year, month, weekday (hour) as categories | 12 + those |
+| `date` | days since `lower` as a number; year, month, weekday, hour as categories | their sum |
 | `ignore` | none | 0 |
 
 A numeric column has ten bins unless others are declared, so that a linear model can fit a
-nonlinear effect. If the bounds are estimated privately, so are the edges of the bins, at quantiles.
-With declared bounds the bins have equal width, or lie between quantiles if `bins = "quantiles"`.
+nonlinear effect. If the bounds are declared, the bins have equal width. If the bounds are estimated
+privately, or if `bins = "quantiles"`, the edges of the bins are privately estimated quantiles.
 
 A cell is missing if it is empty, `?`, or a declared or default mark (`data.cells`). In columns of
-numbers or dates, whose notation is declared, a cell that cannot be parsed is missing too.
+numbers or dates, a cell that cannot be parsed in the declared notation is missing too.
 
-A date is encoded as several columns, its `pieces`: `signed.days`, `signed.year` and so on. Code
-that describes an encoded record uses these.
+A date column is encoded as several columns, its `pieces`. For example, `signed` becomes
+`signed.days`, `signed.year` and so on. Code that describes an encoded record uses the pieces.
 
 Source: docs/rules.md, rules 3 and 13.
 """
@@ -86,7 +86,7 @@ MAX_YEAR_CATEGORIES = 30
 """Maximum number of years that are encoded as categories; more are encoded as a number."""
 
 READING_KEYS = ("missing", "decimal", "thousands")
-"""Keys that declare the notation of cells."""
+"""Keys that declare the notation of cells, for one column or for the whole table."""
 
 KEYS_BY_KIND = {
     "number": ("low", "high", "bins", "units"),
@@ -159,7 +159,14 @@ class Column:
         self._set("kind", self._checked_kind())
         self._check_reading()
         if self.kind == "number":
-            self._check_bounds()
+            if self.low is not None or self.high is not None:
+                if (bounds := parse_bounds(self.low, self.high)) is None:
+                    raise self._make_error(
+                        f"low is {self.low!r} and high is {self.high!r}: expected two finite "
+                        "numbers, low < high."
+                    )
+                self._set("low", bounds[0])
+                self._set("high", bounds[1])
             self._set("bins", self._checked_bins())
         if self.kind == "category":
             self._check_categories()
@@ -172,6 +179,7 @@ class Column:
         object.__setattr__(self, field, value)
 
     def _checked_kind(self) -> str | None:
+        """Return the declared kind, or the one that the other keys imply; None if neither."""
         by_kind = {
             kind: [key for key in keys if getattr(self, key) is not None]
             for kind, keys in KEYS_BY_KIND.items()
@@ -188,6 +196,7 @@ class Column:
         return kind
 
     def _check_reading(self) -> None:
+        """Check and convert the notation of cells: units, decimal mark and missing marks."""
         if self.units is not None:
             given = self.units.items() if isinstance(self.units, Mapping) else self.units
             try:
@@ -209,6 +218,7 @@ class Column:
                 raise self._make_error(str(error)) from None
 
     def _check_categories(self) -> None:
+        """Check and convert the categories; none may also be a missing mark."""
         if self.case is not None and type(self.case) is not bool:
             raise self._make_error(f"case is {self.case!r}: expected true or false.")
         if self.categories is None:
@@ -223,6 +233,7 @@ class Column:
         self._set("categories", names)
 
     def _check_date(self) -> None:
+        """Check and convert the bounds, the format and the parts of a date column."""
         days = [dates.normalize_day(each) for each in (self.lower, self.upper)]
         first, last = days
         if first is None or last is None or not first < last:
@@ -243,18 +254,8 @@ class Column:
                 )
             self._set("parts", parts)
 
-    def _check_bounds(self) -> None:
-        if self.low is None and self.high is None:
-            return
-        if (bounds := parse_bounds(self.low, self.high)) is None:
-            raise self._make_error(
-                f"low is {self.low!r} and high is {self.high!r}: expected two finite numbers, "
-                "low < high."
-            )
-        self._set("low", bounds[0])
-        self._set("high", bounds[1])
-
     def _checked_bins(self) -> int | tuple[float, ...] | str | None:
+        """Return the number of bins, the edges between them, `QUANTILE_BINS`, or None."""
         bins = self.bins
         if bins is None or bins == QUANTILE_BINS:
             return bins
@@ -276,7 +277,7 @@ class Column:
         )
 
     def _checked_names(self, what: str, names: object) -> tuple[str, ...]:
-        """Return distinct names without surrounding spaces, none of which means missing."""
+        """Return a list of categories or words as strings, which must differ and not be empty."""
         if not isinstance(names, Sequence) or isinstance(names, str):
             raise self._make_error(f"{what} is {names!r}: expected a list of strings.")
         self._check_count(what, len(names), MAX_DECLARED_VALUES)
@@ -298,11 +299,12 @@ class Column:
         return text.casefold() if self.case is False else text
 
     def comparison_key(self, text: str) -> str:
-        """Return the string by which a category is compared; numbers are compared by value."""
+        """Return a string that is equal for equal categories; numbers are compared by value."""
         number = canonicalize_number(text)
         return self._fold_case(text) if number is None else number
 
     def _checked_vocabulary(self) -> tuple[str, ...]:
+        """Return the words of a text column, each in lower case."""
         words = self._checked_names("vocabulary", self.vocabulary or ())
         if not words:
             raise self._make_error(
@@ -345,7 +347,11 @@ class Column:
         return CellFormat(marks, form, truth=self.kind == "number")
 
     def read_as(self, usual: Mapping[str, Any]) -> Column:
-        """Return the column with the table's notation (`READING_KEYS`) where it declares none."""
+        """Return the column with notation that it does not declare taken from the table.
+
+        Args:
+            usual: Notation declared for the table, by key (`READING_KEYS`).
+        """
         own = {key: getattr(self, key) for key in READING_KEYS}
         if own["decimal"] is None and own["thousands"] is None:
             own |= {key: usual.get(key) for key in ("decimal", "thousands")}
@@ -378,7 +384,7 @@ class Column:
 
     @property
     def edges(self) -> tuple[float, ...]:
-        """Edges between the bins of a number; an edge belongs to the bin above it."""
+        """Edges between the bins of a numeric column, rising; each is in the bin above it."""
         bins = DEFAULT_BINS if self.bins is None or isinstance(self.bins, str) else self.bins
         if isinstance(bins, tuple):
             return bins
@@ -387,7 +393,7 @@ class Column:
 
     @property
     def scaled_edges(self) -> tuple[float, ...]:
-        """Edges scaled to [0, 1] as the number is; edges outside the bounds are clamped."""
+        """Edges between the bins, scaled to [0, 1] like the number and clamped."""
         return tuple(np.clip(self._scale_values(np.array(self.edges)), 0.0, 1.0).tolist())
 
     @property
@@ -467,7 +473,7 @@ class Column:
 
     @property
     def date_parts(self) -> tuple[str, ...]:
-        """Features of a date in addition to its days."""
+        """Parts of a date that are encoded in addition to its days: some of `DATE_PARTS`."""
         return dates.DEFAULT_DATE_PARTS if self.parts is None else self.parts
 
     def parse_days(self, cells: ColumnCells) -> np.ndarray:
@@ -499,7 +505,7 @@ class Column:
         return np.array(map_cells(place, cells), np.int64)
 
     def count_categories(self, cells: ColumnCells) -> Counter[str]:
-        """Count the cells of each category, by `comparison_key`; missing cells do not count."""
+        """Count the cells of each category, by its `comparison_key`, without missing cells."""
         marks, counts = self._mark_keys, Counter[str]()
         for text, times in count_strings(cells, self.reading).items():
             if (key := self.comparison_key(text)) not in marks:
@@ -511,6 +517,7 @@ class Column:
         return frozenset(map(self.comparison_key, self.reading.marks))
 
     def _encode(self, cells: ColumnCells, out: np.ndarray) -> None:
+        """Write the features of cells of a column that is not a date into `out`."""
         rows = np.arange(len(out))
         if self.kind == "number":
             values, known = self._clamp_numbers(cells)
@@ -530,18 +537,19 @@ class Column:
                         row[places[word]] = 1.0
 
     def scale_numbers(self, cells: ColumnCells) -> tuple[np.ndarray, np.ndarray]:
-        """Scale numbers to [0, 1], float64, 0 if missing; return them and whether each is known."""
+        """Return numbers scaled to [0, 1], float64, 0 if missing, and whether each is known."""
         values, known = self._clamp_numbers(cells)
         return self._scale_values(values), known
 
     def _clamp_numbers(self, cells: ColumnCells) -> tuple[np.ndarray, np.ndarray]:
-        """Clamp numbers to the bounds, low if missing; return them and whether each is known."""
+        """Return numbers clamped to the bounds, low if missing, and whether each is known."""
         low, high = require_known(self.low), require_known(self.high)
         values = convert_to_numbers(cells, self.reading)
         known = np.isfinite(values)
         return np.clip(np.where(known, values, low), low, high), known
 
     def _scale_values(self, values: np.ndarray) -> np.ndarray:
+        """Scale numbers linearly, so that the bounds become 0 and 1."""
         low, high = require_known(self.low), require_known(self.high)
         return (values - low) / (high - low)
 
@@ -566,6 +574,7 @@ class Column:
 
 @lru_cache(maxsize=4096)
 def _split_date_column(column: Column) -> tuple[Column, ...]:
+    """Return the columns that encode a date: its days, and one column per part."""
     first, last = require_known(column.lower), require_known(column.upper)
     days = dates.count_days_to(last) - dates.count_days_to(first) + 1
     found = [Column(name=f"{column.name}.days", low=0, high=days)]

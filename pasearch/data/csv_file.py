@@ -1,8 +1,8 @@
-"""CSV files: one row per line, usually with a header. Only the format of a file may raise.
+"""CSV files: one row per line, usually with a header.
 
-A line that does not have as many cells as the header is a null record, at its position. Errors
-depend only on the format: the header and the numbers of columns and rows. `data.lines` defines what
-belongs to the format.
+A line with another number of cells than the header is a null record; it keeps its position.
+Whether an error is raised depends only on the public format of the file, such as the header and the
+numbers of columns and rows. `data.lines` defines the format.
 
 Source: docs/rules.md, rules 3 and 13.
 """
@@ -61,7 +61,7 @@ COMPRESSION_SUFFIXES = (".gz", ".bz2", ".xz", ".zst")
 """Suffixes of compressed files."""
 
 DECOMPRESSION_ERRORS = (EOFError, zlib.error, lzma.LZMAError)
-"""Exceptions for damaged files; an OSError without a number is one too."""
+"""Exceptions for damaged compressed files, in addition to an OSError without `errno`."""
 
 
 ZIP_REMEDY = "a zip archive: unpack it and use the table in it"
@@ -92,26 +92,26 @@ OTHER_FORMATS = (
     ((".7z",), b"7z\xbc\xaf", "a 7z archive: unpack it and use the table in it"),
     ((".tar",), b"\0tar", "a tar archive: unpack it and use the table in it"),
 )
-"""Other formats: their suffixes, their first bytes, and their description with a remedy."""
+"""Formats that are not CSV: suffixes of their files, first bytes, and description with a remedy."""
 
 
 def describe_other_format(file: BinaryIO) -> str:
-    """Describe another format and a remedy by a file's first bytes; "" if it may be a table."""
+    """Return a description and a remedy if a file's first bytes are of another format; else ""."""
     start = cast(Any, file).peek(16)[:16]
     return next((remedy for _, magic, remedy in OTHER_FORMATS if start.startswith(magic)), "")
 
 
 def describe_other_suffix(suffix: str) -> str:
-    """Describe another format and a remedy by the suffix of a name; "" if it may be a table."""
+    """Return a description and a remedy if a suffix is of another format than CSV; else ""."""
     return next((remedy for endings, _, remedy in OTHER_FORMATS if suffix in endings), "")
 
 
 @contextmanager
 def open_unpacked(path: Path) -> Iterator[BinaryIO]:
-    """Open a file, and unpack it while it is read if its suffix is that of a compressed file.
+    """Open a file, and decompress it while it is read if its suffix is in `COMPRESSION_SUFFIXES`.
 
     Raises:
-        UsageError: The file cannot be read, is cut short, or has another format than its name
+        UsageError: The file cannot be read, is cut short, or has another format than its suffix
             states. The message does not reveal its content.
     """
     suffix = path.suffix.lower()
@@ -142,11 +142,11 @@ def _build_damage_error(path: Path, suffix: str) -> UsageError:
 
 
 def strip_suffixes(path: Path, suffixes: tuple[str, ...]) -> str:
-    """Return a file's name without the suffix of a compressed file and without its own suffix.
+    """Return a file's name without its suffixes, such as `.csv.gz`.
 
     Args:
         path: Path of the file.
-        suffixes: Suffixes of the uncompressed files, in lower case.
+        suffixes: Suffixes to remove, in lower case, in addition to that of a compressed file.
     """
     name = path.name
     for endings in (COMPRESSION_SUFFIXES, suffixes):
@@ -158,19 +158,19 @@ def strip_suffixes(path: Path, suffixes: tuple[str, ...]) -> str:
 
 
 MAX_FIELD_CHARACTERS = 2**31 - 1
-"""Maximum number of characters of a cell: the limit of `csv`, 131,072, is too small."""
+"""Maximum number of characters of a cell: the default of module `csv`, 131,072, is too small."""
 
 TABLE_SUFFIXES = (".csv", ".tsv", ".data")
-"""Suffixes of the files, before the suffix of a compressed file."""
+"""Suffixes of CSV files; the suffix of a compressed file may follow."""
 
 SPREADSHEET_SUFFIXES = (".xlsx", ".xls", ".xlsm", ".xlsb", ".ods")
 """Suffixes of spreadsheet files."""
 
 MAX_INSPECTED_ROWS = 100
-"""Number of rows in which another separator is sought if no row fits the header."""
+"""Maximum number of rows that `pasearch check` searches for a separator that fits the header."""
 
 NO_SEPARATOR = "\x1f"
-"""Separator of a file of one column, so that a line is a cell: it does not occur in text."""
+"""Separator for a file of one column: text does not contain it, so every line is one cell."""
 
 SEPARATOR_ADVICE = ", or declare the separator, `separator=` ('space' for blanks)"
 NO_HEADER_ADVICE = " If the file has no header, name its columns, `columns=`."
@@ -205,15 +205,15 @@ class CsvFile(Source):
         return make_table_dataset(*table, declared)
 
     def new_records(self, data: str, schema: AnySchema) -> TextTable:
-        """Read the cells, (rows, columns); the columns may be in any order, with others among them.
+        """Read the cells of new records, (rows, columns).
 
-        If the training data had no header, the columns must be in the same order, with or without
-        the target, unless the first line names them.
+        The file may have other columns too, in any order. If the training data had no header, the
+        file needs a header, or the same columns in the same order, with or without the target.
         """
         if not isinstance(schema, TableSchema):
             raise UsageError(f"{data} is a table, and the model was trained on arrays.")
         path = Path(data)
-        form = _resolve_new_form(path, TableFormat.of(schema), schema)
+        form = _find_new_records_format(path, TableFormat.of(schema), schema)
         try:
             with open_csv(path, form) as file:
                 columns, _ = file.read()
@@ -224,8 +224,8 @@ class CsvFile(Source):
         return select_columns(schema, dict(zip(file.header, columns, strict=True)), path)
 
 
-def _resolve_new_form(path: Path, form: TableFormat, schema: TableSchema) -> TableFormat:
-    """Find the format of new records: these are not charged, so their first line may be used."""
+def _find_new_records_format(path: Path, form: TableFormat, schema: TableSchema) -> TableFormat:
+    """Find the format of a file of new records by its first line, which need not be charged."""
     names = frozenset(column.name for column in schema.columns if column.kind != "ignore")
     form = replace(form, names=names, min_columns=min(MIN_COLUMNS, len(names)))
     if form.columns is None:
@@ -238,6 +238,7 @@ def _resolve_new_form(path: Path, form: TableFormat, schema: TableSchema) -> Tab
 
 
 def _read_first_cells(path: Path, form: TableFormat, separator: str | None) -> list[str]:
+    """Read the cells of a file's first line; an empty list if it cannot be parsed."""
     try:
         with _open_table_file(path) as file:
             _, first = read_header(
@@ -251,11 +252,11 @@ def _read_first_cells(path: Path, form: TableFormat, separator: str | None) -> l
 def read_table(
     path: str | Path, target: str | None = None, schema: TableSchema | None = None, **form: Any
 ) -> tuple[TableSchema, TextTable, TextColumn]:
-    """Read a table: UTF-8, one row per line (`data.lines`), compressed if its name says so.
+    """Read a table from a CSV file in UTF-8, which may be compressed.
 
     Guarantee: every row keeps its position, and is read from its own bytes alone. A row is a null
         record (None in every cell) if it is not UTF-8, has an unclosed quotation mark, or has
-        another number of cells than the header. Storing a cell does not change it.
+        another number of cells than the header. Cells are stored unchanged.
 
     Args:
         path: Path of the file.
@@ -277,9 +278,9 @@ def read_table(
 def read_table_with_faults(
     path: str | Path, target: str | None = None, schema: TableSchema | None = None, **form: Any
 ) -> tuple[TableSchema, TextTable, TextColumn, list[Fault | None]]:
-    """Read a table, and for each row the reason why it cannot be used (None if it can).
+    """Read a table as `read_table`, and also return each row's fault, or None.
 
-    The reasons are private: only `pasearch check` shows them.
+    A fault is the reason why a row cannot be used. It is private: only `pasearch check` shows it.
     """
     path = Path(path)
     declared = TableFormat.of(schema, target=target, **form)
@@ -311,14 +312,14 @@ def read_table_with_faults(
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CsvReader:
-    """An open CSV file, positioned after its header.
+    """Open CSV file whose header has been read.
 
     Args:
         path: Path of the file.
         header: Names of the columns.
         form: Format of the lines.
         file: The open file.
-        start: First bytes of the records, if they were read already.
+        start: First bytes of the records that were already read from `file`.
         has_header: Whether the first line of the file names the columns.
     """
 
@@ -330,7 +331,7 @@ class CsvReader:
     has_header: bool
 
     def read(self) -> tuple[list[TextColumn], np.ndarray]:
-        """Read all rows.
+        """Read all rows: the columns, and the index in `FAULTS` of each row's fault, (rows,).
 
         Raises:
             UsageError: The file has no row.
@@ -349,9 +350,9 @@ class CsvReader:
 
 
 def describe_widths(path: Path, schema: TableSchema) -> str:
-    """Describe the numbers of cells in the rows of a file that has no usable row.
+    """Describe how many cells the rows of a file have, if no row fits the header.
 
-    Only for `pasearch check`: the text depends on the rows.
+    Only for `pasearch check`, because the description is private.
     """
     form = TableFormat.of(schema)
     with open_csv(path, form) as file:
@@ -368,6 +369,7 @@ def describe_widths(path: Path, schema: TableSchema) -> str:
 
 
 def _suggest_separator(path: Path, form: TableFormat) -> str:
+    """Return advice for a file whose rows do not fit its header, such as another separator."""
     with open_csv(path, form) as file:
         used, width = file.form, len(file.header)
         lines = used.lines(next(read_blocks(file.file, file.start, width=width)))[
@@ -405,7 +407,7 @@ def open_csv(path: Path, form: TableFormat) -> Iterator[CsvReader]:
     try:
         with _open_table_file(path) as file:
             if form.columns is None:
-                (lines, header), start = _read_header(path, file, form), b""
+                (lines, header), start = _read_column_names(path, file, form), b""
             else:
                 tabs = ".tsv" in [suffix.lower() for suffix in path.suffixes]
                 separator = form.separator or ("\t" if tabs else None)
@@ -435,7 +437,8 @@ def _open_table_file(path: Path) -> Iterator[BinaryIO]:
         yield file
 
 
-def _read_header(path: Path, file: BinaryIO, form: TableFormat) -> tuple[LineForm, list[str]]:
+def _read_column_names(path: Path, file: BinaryIO, form: TableFormat) -> tuple[LineForm, list[str]]:
+    """Read the header of a file: the format of its lines, and the names of its columns."""
     if other := describe_other_format(file):
         raise UsageError(f"{path} is not a text file, despite its name. It is {other}.")
     try:
@@ -465,12 +468,14 @@ def _read_header(path: Path, file: BinaryIO, form: TableFormat) -> tuple[LineFor
 
 
 def _check_header(path: Path, row: Sequence[str], form: TableFormat) -> list[str]:
-    """Return the names of the columns; errors state positions, because the row may be a record.
+    """Return the names of the columns after checking that the first line is a header.
+
+    The messages do not quote the line, because it may be a record.
 
     Args:
         path: Path of the file, for messages.
         row: Cells of the first line.
-        form: Format of the file: if the line holds all of its `names`, it is certainly a header.
+        form: Format of the file. A line that contains all of its `names` is certainly a header.
     """
     header, declared = [normalize_unicode(name.strip()) for name in row], form.names
     if len(header) < form.min_columns:
@@ -509,10 +514,10 @@ def count_lines_above(path: Path, schema: TableSchema) -> int:
 
 
 def refuse_spreadsheet(path: Path) -> None:
-    """Refuse spreadsheets and other files that are not text, by their suffix.
+    """Raise UsageError if a file's suffix is of a spreadsheet or another format that is not text.
 
     Raises:
-        UsageError: The file is one of these; the message says how to save it.
+        UsageError: The message says how to save the file.
     """
     if path.suffix.lower() in SPREADSHEET_SUFFIXES:
         raise UsageError(f"{path} is a spreadsheet: save it as CSV UTF-8 (in Excel: Save as).")

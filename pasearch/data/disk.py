@@ -1,19 +1,18 @@
 """Records that do not fit into memory: encoded once into memory-mapped files of a private folder.
 
-The data are read once, in blocks, by the same code as all others. Rows of a table are packed
-(`data.rows`); arrays keep their type. The file follows the order of the partitions, so each
-partition is one range and a pass over it reads sequentially. Only the expensive part of a feature
-extractor's output is stored; the rest is computed for each batch.
+The data are read once, in blocks. Rows of a table are packed (`data.rows`); arrays keep their type.
+The records of a partition are stored next to each other, so a pass over it reads sequentially. Only
+the expensive part of a feature extractor's output is stored; the rest is computed for each batch.
 
     memory per record      17 bytes: its position, its class, whether it is null; 36 while sorting
     disk per record        `compute_record_bytes`; twice while sorting
 
 Pages that were read count as memory of this process until they are released. The pages that a
-training reads reveal the batches, which are secret: the disk is inside the trust boundary, like the
+training reads reveal its batches, which are secret. Therefore the disk must be as trusted as the
 memory.
 
-Guarantee: a training on these records computes the same numbers as in memory, bit for bit. With a
-    feature extractor that multiplies matrices (`pca`), they are equal up to rounding.
+Guarantee: a training on these records computes the same numbers as on records in memory, bit for
+    bit. For a feature extractor that multiplies matrices (`pca`), they are equal up to rounding.
 
 Source: docs/rules.md, rules 2, 3 and 4.
 """
@@ -44,21 +43,21 @@ from pasearch.errors import UsageError
 if TYPE_CHECKING:
     from torch import Tensor
 
-# Prefix of the folders of records, by which those of an interrupted run are found.
+# Prefix of the folders of records; leftover folders of an interrupted run are found by it.
 FOLDER_PREFIX = "records-"
-# Size of an array from which it stays on disk, numbers: 1 GiB of float32.
+# Minimum size of an array that stays on disk, numbers: 1 GiB of float32.
 MIN_DISK_NUMBERS = 2**28
 # Size of a bucket of rows that is sorted in memory, bytes: 64 MiB.
-HEAP_BYTES = 2**26
-# Maximum number of buckets, files that are written at the same time.
-MAX_HEAPS = 256
+BUCKET_BYTES = 2**26
+# Maximum number of buckets: files that are written at the same time.
+MAX_BUCKETS = 256
 
 Labels = tuple[np.ndarray, np.ndarray]
 """Targets y, and a mask of the records that are not null."""
 
 
 def is_large(features: object) -> bool:
-    """Check whether records stay on disk: it depends on type and shape only."""
+    """Whether records stay on disk: it depends on the type and shape of `features` only."""
     in_file = isinstance(features, StoredArray | np.memmap)
     return isinstance(features, LargeTable) or (
         in_file and math.prod(features.shape) >= MIN_DISK_NUMBERS
@@ -68,11 +67,11 @@ def is_large(features: object) -> bool:
 def compute_record_bytes(
     schema: AnySchema, kept: np.dtype[Any], *fronts: FrontEnd, max_categories: int
 ) -> int:
-    """Compute the maximum bytes of disk per record, a public number.
+    """Compute the maximum disk space per record, bytes; it depends on public facts only.
 
     Args:
         schema: Schema of the data.
-        kept: Type of an array's numbers.
+        kept: Element type of the features of array data.
         fronts: Feature extractors whose output is stored.
         max_categories: Maximum number of categories estimated for a column, 2 or more.
     """
@@ -93,7 +92,9 @@ def compute_record_bytes(
 
 
 def count_stored_numbers(front: FrontEnd, shape: tuple[int, ...]) -> int:
-    """Count the stored numbers of a feature extractor's output: all except shifted features.
+    """Return how many numbers per record of a feature extractor's output are stored.
+
+    All are stored except shifted features, which are computed for each batch.
 
     Args:
         front: Feature extractor other than `raw`.
@@ -107,7 +108,7 @@ def check_disk_space(
     name: str, features: Any, schema: AnySchema, fronts: tuple[FrontEnd, ...],
     folder: Path | None, max_categories: int,
 ) -> None:  # fmt: skip
-    """Refuse to begin if the disk has no space for the records.
+    """Raise UsageError if the disk has no space for the records.
 
     Args:
         name: Name of the data set.
@@ -132,24 +133,24 @@ def check_disk_space(
     )
     needed = len(features) * max(2 * raw, whole)
     check_free_bytes(
-        Path(tempfile.gettempdir()) if folder is None else folder, needed + HEAP_BYTES,
+        Path(tempfile.gettempdir()) if folder is None else folder, needed + BUCKET_BYTES,
         f"Data {name!r}: {len(features):,} encoded records",
         "free some space, or choose another folder for the run (`out=`)",
     )  # fmt: skip
 
 
 _OWN_FOLDERS: set[str] = set()
-"""Random names of the folders of this process; folders with other names are left over."""
+"""Random names of the folders that this process created; others are left over from other runs."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False, weakref_slot=True)
 class DiskRecords:
-    """The records of a data set in files of a folder, which is deleted with this object.
+    """Records of a data set in files of a new folder, which is deleted with this object.
 
     Args:
         schema: Complete schema.
         features: Cells of a table, or an array.
-        labels: Targets.
+        labels: Labels or regression targets.
         slots: Record positions of each partition; if empty, all records are the partition "".
         folder: Private folder in which the new folder is created; None for the folder of temporary
             files.
@@ -180,10 +181,10 @@ class DiskRecords:
         """Return the features of a partition, after a feature extractor."""
         start, count = self._find_span(name)
         if front is None or isinstance(front.front_end, Raw):
-            kept = self._encode_once()[start : start + count]
+            kept = self._encode_records()[start : start + count]
             if isinstance(self.schema, TableSchema):
                 return CompactRows.of(self.schema, kept)
-            return self._scale_rows(kept, self.read_labels(name)[1])
+            return self._make_scaled_rows(kept, self.read_labels(name)[1])
         base, last = self.rows(name, front.first_stage), front.last_module
         many, key = count_stored_numbers(front.front_end, self.schema.shape), (name, front.digest)
         if many and key not in self._made:
@@ -210,8 +211,8 @@ class DiskRecords:
             mapped=base.mapped if made is None else (*base.mapped, made),
         )  # fmt: skip
 
-    def _scale_rows(self, kept: np.ndarray, valid: np.ndarray) -> ComputedRows:
-        """Clamp and scale the numbers of a mapped array when they are read."""
+    def _make_scaled_rows(self, kept: np.ndarray, valid: np.ndarray) -> ComputedRows:
+        """Make rows that clamp and scale the numbers of a mapped array when they are read."""
         schema = self.schema
         assert isinstance(schema, Schema)
 
@@ -223,12 +224,13 @@ class DiskRecords:
 
     def read_labels(self, name: str) -> Labels:
         """Return the targets of a partition, 0 for null records, and a mask of other records."""
-        self._encode_once()
+        self._encode_records()
         start, count = self._find_span(name)
         y, valid = self._labels
         return y[start : start + count], valid[start : start + count]
 
     def _find_span(self, name: str) -> tuple[int, int]:
+        """Return the first index of a partition in the file, and its number of records."""
         start = 0
         for each, slots in self.slots.items():
             if each == name:
@@ -237,31 +239,26 @@ class DiskRecords:
         assert not name
         return 0, len(self.features)
 
-    def _encode_once(self) -> np.memmap:
+    def _encode_records(self) -> np.memmap:
+        """Write the file of encoded records and the labels on the first call; return the file."""
         if self._file is None:
-            n, order = len(self.features), self._order()
+            n, order = len(self.features), None
+            if self.slots:  # records of the partitions come first, then unused ones
+                order = np.concatenate([*self.slots.values()])
+                if len(order) < n:
+                    unused = np.ones(n, bool)
+                    unused[order] = False
+                    order = np.concatenate([order, np.flatnonzero(unused)])
             y = np.empty(n, np.float32 if self.schema.regression else np.int64)
             valid = np.empty(n, bool)
-            blocks = (self._rows if isinstance(self.schema, TableSchema) else self._numbers)(
-                y, valid
-            )
+            is_table = isinstance(self.schema, TableSchema)
+            blocks = (self._encode_table if is_table else self._encode_array)(y, valid)
             self._file = write_ordered(self._own / "encoded", blocks, order)
             self._labels = (y, valid) if order is None else (y[order], valid[order])
         return self._file
 
-    def _order(self) -> np.ndarray | None:
-        """Return all positions, those of the partitions first; None if the order is unchanged."""
-        if not self.slots:
-            return None
-        known = np.concatenate([*self.slots.values()])
-        if len(known) == len(self.features):
-            return known
-        rest = np.ones(len(self.features), bool)
-        rest[known] = False
-        return np.concatenate([known, np.flatnonzero(rest)])
-
-    def _numbers(self, y: np.ndarray, valid: np.ndarray) -> Iterator[np.ndarray]:
-        """Iterate over the records of an array in order; y and valid are written."""
+    def _encode_array(self, y: np.ndarray, valid: np.ndarray) -> Iterator[np.ndarray]:
+        """Iterate over blocks of an array's records, and write their labels to y and valid."""
         assert isinstance(self.schema, Schema)
         assert isinstance(self.labels, np.ndarray)
         start = 0
@@ -275,8 +272,8 @@ class DiskRecords:
             kept["x"] = block
             yield kept
 
-    def _rows(self, y: np.ndarray, valid: np.ndarray) -> Iterator[np.ndarray]:
-        """Iterate over the packed rows of a table in order; y and valid are written."""
+    def _encode_table(self, y: np.ndarray, valid: np.ndarray) -> Iterator[np.ndarray]:
+        """Iterate over blocks of a table's packed rows, and write their labels to y and valid."""
         assert isinstance(self.schema, TableSchema)
         assert isinstance(self.features, LargeTable)
         start = 0
@@ -321,15 +318,16 @@ def iterate_blocks(features: Any) -> Iterator[np.ndarray]:
 
 
 def write_ordered(path: Path, blocks: Iterator[np.ndarray], order: np.ndarray | None) -> np.memmap:
-    """Write rows to a file in another order than they arrive, and map it into memory.
+    """Write rows to a file in a given order, and return the file memory-mapped.
 
-    Each row is first written to the bucket of its range of the file; then each bucket is sorted.
+    The file is divided into ranges. Each row is first written to the bucket of its range; then each
+    bucket is sorted.
 
     Args:
-        path: Path of a new file in a new folder, which temporarily holds the buckets too.
+        path: Path of a new file in a new folder, which temporarily contains the buckets too.
         blocks: Rows in the order of their positions, in blocks of one type; at least one block.
-        order: Positions in the order of the file, (rows,), each once; None for the order of
-            arrival.
+        order: Positions of the rows in the order of the file, (rows,), each once; None: the order
+            of `blocks`.
 
     Cost: rows are written twice and read once, if they are sorted. Memory: a block, a bucket, and 8
         bytes per row.
@@ -343,32 +341,32 @@ def write_ordered(path: Path, blocks: Iterator[np.ndarray], order: np.ndarray | 
                 block.tofile(file)
         return np.memmap(path, dtype, mode="r")
     rows = len(order)
-    stretch = max(1, HEAP_BYTES // dtype.itemsize, -(-rows // MAX_HEAPS))
-    heap_of = np.empty(rows, np.uint16)
-    for heap, start in enumerate(range(0, rows, stretch)):
-        heap_of[order[start : start + stretch]] = heap
-    heaps = [path.with_suffix(f".{heap}") for heap in range(-(-rows // stretch))]
+    stretch = max(1, BUCKET_BYTES // dtype.itemsize, -(-rows // MAX_BUCKETS))
+    bucket_of = np.empty(rows, np.uint16)
+    for bucket, start in enumerate(range(0, rows, stretch)):
+        bucket_of[order[start : start + stretch]] = bucket
+    buckets = [path.with_suffix(f".{bucket}") for bucket in range(-(-rows // stretch))]
     with ExitStack() as stack:
-        files = [stack.enter_context(heap.open("xb", buffering=0)) for heap in heaps]
+        files = [stack.enter_context(bucket.open("xb", buffering=0)) for bucket in buckets]
         start = 0
         for block in blocks:
-            own = heap_of[start : start + len(block)]
+            own = bucket_of[start : start + len(block)]
             start += len(block)
-            by_heap = np.argsort(own, kind="stable")
-            ends = np.cumsum(np.bincount(own, minlength=len(heaps)))[:-1]
-            for file, places in zip(files, np.split(by_heap, ends), strict=True):
+            by_bucket = np.argsort(own, kind="stable")
+            ends = np.cumsum(np.bincount(own, minlength=len(buckets)))[:-1]
+            for file, places in zip(files, np.split(by_bucket, ends), strict=True):
                 if len(places):
                     block[places].tofile(file)
     with path.open("xb") as file:
         path.chmod(0o600)
-        for heap, start in zip(heaps, range(0, rows, stretch), strict=True):
+        for bucket, start in zip(buckets, range(0, rows, stretch), strict=True):
             slots = order[start : start + stretch]
-            found = np.fromfile(heap, dtype)
+            found = np.fromfile(bucket, dtype)
             # A bucket has its rows in the order of their positions.
             ordered = np.empty_like(found)
             ordered[np.argsort(slots)] = found
             ordered.tofile(file)
-            heap.unlink()
+            bucket.unlink()
     return np.memmap(path, dtype, mode="r")
 
 
@@ -380,7 +378,7 @@ def save_rows(path: Path, rows: Rows) -> None:
     """
     check_free_bytes(path, 4 * math.prod(rows.shape), "Records for parallel trainings",
                "free some space, or train in one process (`executor='local'`)")  # fmt: skip
-    step = max(1, HEAP_BYTES // (4 * math.prod(rows.shape[1:])))
+    step = max(1, BUCKET_BYTES // (4 * math.prod(rows.shape[1:])))
     with path.open("xb") as file:
         form = {"descr": "<f4", "fortran_order": False, "shape": rows.shape}
         np.lib.format.write_array_header_1_0(file, form)
@@ -389,7 +387,7 @@ def save_rows(path: Path, rows: Rows) -> None:
 
 
 def check_free_bytes(folder: Path, needed: int, what: str, advice: str) -> None:
-    """Refuse to write files that would fill the disk.
+    """Raise UsageError if files would fill the disk.
 
     Args:
         folder: Folder of the files; it need not exist yet.

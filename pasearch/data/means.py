@@ -3,13 +3,15 @@
     means         m = (sum of x_i + N(0, (sigma B)^2)) / n,    each ||x_i|| <= B, public; shrunk
     standardised  z_j = K / sqrt(sum of v) * (x_j - m_j) / v_j^(1/4),  v_j = max(m_j (1 - m_j), v_0)
 
-B follows from the schema: a table's record has one indicator per column. Centred records are about
-half as long. Division by the root of the deviation speeds up training of rare categories. K =
-ROW_NORM is then the root mean square norm, so one clip norm and learning rate fit every data set.
+B follows from the schema: a table's record has one indicator per column. The norm of a centred
+record is about half as large. Division by the root of the deviation speeds up the training on rare
+categories. The root mean square norm of standardised records is K = ROW_NORM, so one clip norm and
+one learning rate fit every data set. Everything after the means is post-processing.
+
 Measured on Adult (benchmarks/features/choices.py, three seeds): accuracy .856 instead of .848 at
-epsilon .1, .865 instead of .862 at 1. The baseline has neither step, all epsilon for training, and
-the best of five learning rates. Scaling does most of it: centring alone has .850 and .861.
-Everything after the means is post-processing.
+epsilon .1, and .865 instead of .862 at epsilon 1. The baseline does not centre or scale, spends all
+of epsilon on training, and has the best of five learning rates. Scaling causes most of the
+improvement: the accuracies with centring alone are .850 and .861.
 
 Source: original work; docs/rules.md, "Sensitivities". Proof: docs/guarantees/feature-selection.md.
 """
@@ -38,14 +40,14 @@ ROW_NORM = 5.0
 """Root mean square norm of standardised records."""
 
 MIN_VARIANCE = 0.05**2
-"""v_0: categories in fewer than 1 of 400 records are not scaled up further."""
+"""Minimum variance v_0 of a feature in the scaling: that of a category in 1 of 400 records."""
 
 BLOCK_RECORDS = 8_192
 """Number of records processed at a time; it affects only memory."""
 
 
 class RecordBlocks(Protocol):
-    """Records that may exceed memory; `len` counts null records too."""
+    """Interface of records that are read in blocks; `len` counts null records too."""
 
     def parts(self) -> Iterable[Any]:
         """Iterate over blocks with x, (n, *shape), and valid, (n,), False for a null record."""
@@ -63,7 +65,8 @@ class FitInput:
         valid: Mask, bool, (records,); a null record (False) adds nothing.
         noise_multiplier: Noise multiplier of the released sum, above 0; None for public data.
         stream: Random stream of the release.
-        form: Public layout of a record; None: norms up to the root of the number of features.
+        form: Public layout of a record, with a bound of its L2 norm; None: the bound is the square
+            root of the number of features.
     """
 
     x: Any
@@ -95,11 +98,14 @@ class FeatureMeans(GaussianRelease):
     __post_init__ = make_post_init(noise_multiplier=check_positive, row_bound=check_positive)
 
     def release(self, records: RecordBlocks, stream: Stream) -> Array:
-        """Release means clamped to [0, 1], float64, (d,), at the cost of `release_signed`."""
+        """Release the means of features in [0, 1], clamped to [0, 1], float64, (d,).
+
+        Cost: that of `release_signed`.
+        """
         return np.clip(self.release_signed(records, stream), 0.0, 1.0)
 
     def release_signed(self, records: RecordBlocks, stream: Stream) -> Array:
-        """Release the means, float64, (d,); the divisor n is public.
+        """Release the means without clamping, float64, (d,).
 
         Args:
             records: Records of an open partition, charged by the caller.
@@ -126,12 +132,14 @@ def compute_public_means(records: RecordBlocks, row_bound: float) -> Array:
 
 
 def shrink_means(noisy: Array, deviation: float) -> Array:
-    """Shrink noisy means towards their average, the more of their spread is noise.
+    """Return noisy means shrunk towards their average m~, (d,): post-processing.
 
         m' = m~ + (1 - (d - 3) s^2 / sum of (m_j - m~)^2)^+ (m - m~)
 
-    Post-processing (James and Stein 1961, around the mean). If noise hides all differences, all
-    features get the same mean and scale.
+    The larger the share of noise in the spread of the means, the more they are shrunk. If they
+    differ by noise alone, all features get the same mean and scale.
+
+    Source: James and Stein 1961.
 
     Args:
         noisy: Noisy means m, (d,).
@@ -145,13 +153,14 @@ def shrink_means(noisy: Array, deviation: float) -> Array:
 
 
 def compute_feature_scales(means: Array) -> Array:
-    """Compute the factors of centred features (post-processing).
+    """Compute the factors by which centred features are multiplied: post-processing.
 
     Args:
         means: Released means of the features, (c,), in [0, 1].
 
     Returns:
-        Factors, (c,): the expected squared norm of a standardised record is `ROW_NORM` squared.
+        Factors, (c,). The expected squared norm of a standardised record is `ROW_NORM` squared, if
+        every feature is 0 or 1.
     """
     variance = means * (1.0 - means)
     scale = np.maximum(variance, MIN_VARIANCE) ** -0.25
@@ -160,15 +169,21 @@ def compute_feature_scales(means: Array) -> Array:
 
 
 def compute_common_scale(means: Array, norm: float) -> float:
-    """Compute the factor of centred records that all had one norm (post-processing).
+    """Compute the factor of centred records whose norms were equal before: post-processing.
 
-    The mean squared norm of centred records is norm^2 - ||m||^2; it becomes `ROW_NORM` squared.
+    The mean squared norm of centred records is norm^2 - ||m||^2. After multiplication by the factor
+    it is `ROW_NORM` squared.
+
+    Args:
+        means: Released means of the features, m, (d,).
+        norm: Norm of every record before centring, above 0.
     """
     left = norm**2 - float(np.sum(np.square(means)))
     return ROW_NORM / math.sqrt(max(left, (norm / 4) ** 2))
 
 
 def _sum_rows(records: RecordBlocks, row_bound: float) -> Array:
+    """Sum x / row_bound over all records, each clipped to norm 1, float64, (d,): private."""
     total: Array = np.zeros(())
     for each in records.parts():
         for x, valid in iterate_records(each.x, each.valid, BLOCK_RECORDS):

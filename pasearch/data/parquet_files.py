@@ -1,9 +1,9 @@
-"""The Parquet files of one table: their metadata, and their rows in blocks.
+"""Reading of a table from its Parquet files: metadata, and rows in blocks.
 
 A table is one file, or a folder of files in the order of their names. Only the metadata is read
-when a file is opened: names, types, the number of rows. Cells are read on demand, so a table may be
-larger than memory: all columns in blocks, or one column as a whole. Numbers keep their type; all
-other cells become strings.
+when a file is opened: names, types, and the number of rows. Cells are read when they are needed, so
+a table may be larger than memory: all columns in blocks, or one column as a whole. Numbers keep
+their type; all other cells become strings.
 
 Source: docs/rules.md, rules 3 and 13.
 """
@@ -83,13 +83,13 @@ def find_parquet_files(folder: Path) -> list[Path]:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class ParquetFiles:
-    """The files of one table.
+    """Parquet files of one table, whose metadata has been read.
 
     Args:
         paths: Paths in the order of the rows.
         counts: Number of rows of each file.
-        names: Names of the columns, with their indices in each file.
-        types: Types of the columns, by name.
+        names: Index of each column in a file, by the column's name.
+        types: Arrow type of each column, by its name.
     """
 
     paths: tuple[Path, ...]
@@ -135,7 +135,7 @@ class ParquetFiles:
         return sum(self.counts)
 
     def check_plain(self, names: Sequence[str]) -> None:
-        """Refuse columns that hold lists or other nested values."""
+        """Raise UsageError if a column contains lists or other nested values."""
         import pyarrow.types as types
 
         for name in names:
@@ -155,7 +155,10 @@ class ParquetFiles:
         return [_build_column(arrays) for arrays in zip(*self._arrays(names), strict=True)]
 
     def column(self, name: str, slots: np.ndarray) -> TextColumn:
-        """Read one column of some rows, in their order; no other row is kept in memory."""
+        """Read one column of the rows at the given indices, in that order.
+
+        No other row is kept in memory.
+        """
         import pyarrow as pa
 
         found, by_place, start = [], np.argsort(slots, kind="stable"), 0
@@ -186,6 +189,7 @@ class ParquetFiles:
 
 
 def _check_same_form(path: Path, own: tuple[Any, Any], form: tuple[Path, Any, Any]) -> None:
+    """Raise UsageError if a file's column names or types differ from those of the first file."""
     first, names, types = form
     if list(own[0]) != list(names):
         raise UsageError(
@@ -201,14 +205,14 @@ def _check_same_form(path: Path, own: tuple[Any, Any], form: tuple[Path, Any, An
 
 
 def _read_change_mark(path: Path) -> tuple[int, int]:
-    """Return the size and the modification time of a file, to detect changes."""
+    """Return the size and the modification time of a file, which show whether it changed."""
     found = path.stat()
     return found.st_size, found.st_mtime_ns
 
 
 @contextmanager
 def _require_unchanged(path: Path, mark: tuple[int, int]) -> Iterator[None]:
-    """Check before and after the block that a file has not changed since it was opened."""
+    """Raise UsageError if a file changed since its metadata was read, before or in the block."""
     _check_unchanged(path, mark)
     yield
     _check_unchanged(path, mark)
@@ -225,7 +229,7 @@ def _check_unchanged(path: Path, mark: tuple[int, int]) -> None:
 
 @contextmanager
 def open_parquet(path: Path) -> Iterator[tuple[Any, dict[str, int]]]:
-    """Open a Parquet file, and return it with the indices of its columns by name.
+    """Open a Parquet file, and yield it with the index of each column by name.
 
     Raises:
         UsageError: The file is missing or unreadable, or its column names are ambiguous.
@@ -248,7 +252,7 @@ def open_parquet(path: Path) -> Iterator[tuple[Any, dict[str, int]]]:
 
 
 def _find_column_indices(schema: Any, path: Path) -> dict[str, int]:
-    """Return the indices of the columns by name, without the index that pandas adds."""
+    """Return the index of each column by name, without the index columns that pandas adds."""
     left = schema.pandas_metadata
     index = left.get("index_columns") if isinstance(left, dict) else None
     hidden = {each for each in index if isinstance(each, str)} if isinstance(index, list) else ()
@@ -286,6 +290,7 @@ def _plain_array(array: Any) -> Any:
 
 
 def _build_column(arrays: Sequence[Any]) -> TextColumn:
+    """Build a column from Arrow arrays of its cells, in order."""
     import pyarrow as pa
     from pyarrow import types
 
@@ -307,13 +312,13 @@ def _build_column(arrays: Sequence[Any]) -> TextColumn:
                 cells = [cell if is_utf_8(cell) else b"" for cell in array.to_pylist()]
                 array = pa.array(cells, pa.large_binary())
         else:
-            array = pa.array(_write_values(array), pa.large_binary())
+            array = pa.array(_convert_to_bytes(array), pa.large_binary())
         growing.add(array)
     return growing.finish()
 
 
-def _write_values(array: Any) -> list[bytes]:
-    """Write values of any type as Python does, each distinct value once."""
+def _convert_to_bytes(array: Any) -> list[bytes]:
+    """Convert Arrow values of any type to UTF-8 strings, as `str` does; b"" if missing."""
     import pyarrow as pa
 
     try:
@@ -321,25 +326,23 @@ def _write_values(array: Any) -> list[bytes]:
         values, places = coded.dictionary, coded.indices.to_pylist()
     except pa.ArrowException:
         values, places = array, range(len(array))
-    texts = [_write_value(value) for value in values]
+    texts = []
+    for value in values:
+        try:
+            found = value.as_py()
+            if isinstance(found, timedelta):
+                import pandas as pd
+
+                found = pd.Timedelta(found)
+        except Exception:  # noqa: BLE001 - an exception would reveal the value
+            found = None
+        texts.append((convert_to_string(found) or "").encode())
     return [texts[place] for place in places]
-
-
-def _write_value(value: Any) -> bytes:
-    try:
-        found = value.as_py()
-        if isinstance(found, timedelta):
-            import pandas as pd
-
-            found = pd.Timedelta(found)
-    except Exception:  # noqa: BLE001 - an exception would reveal the value
-        return b""
-    return (convert_to_string(found) or "").encode()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class NumberColumn(TextColumn):
-    """A column of numbers that were stored as numbers.
+    """Column whose cells are stored as numbers, not as strings.
 
     Args:
         values: Numbers, float64 or integers, (rows,).
@@ -362,7 +365,7 @@ class NumberColumn(TextColumn):
         return ["", *(convert_to_string(value) or "" for value in values.tolist())], found
 
     def numbers(self, function: Callable[[str | None], float], *, plain: bool = True) -> np.ndarray:
-        """Convert the cells to float64, NaN for missing ones; `function` is not used."""
+        """Return the cells as float64, (rows,), NaN if missing; both arguments are ignored."""
         values = self.values.astype(np.float64)
         return np.where(self.missing | ~np.isfinite(values), np.nan, values)
 
@@ -374,7 +377,7 @@ class NumberColumn(TextColumn):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class LargeTable:
-    """Cells, (rows, columns), that stay in their files; a part of the interface of `TextTable`.
+    """Table whose cells, (rows, columns), stay in their files until they are needed.
 
     Args:
         files: Files of the table.
@@ -392,7 +395,7 @@ class LargeTable:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """The number of rows and of columns."""
+        """Number of rows, and number of columns."""
         return len(self), len(self.names)
 
     def __len__(self) -> int:
@@ -426,7 +429,7 @@ class LargeTable:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class LargeColumn:
-    """The cells of one column that stay in their files, (rows,).
+    """Column whose cells, (rows,), stay in their files until they are needed.
 
     Args:
         files: Files of the table.
@@ -442,7 +445,7 @@ class LargeColumn:
 
     @property
     def shape(self) -> tuple[int]:
-        """The number of cells."""
+        """Number of cells."""
         return (len(self),)
 
     def __len__(self) -> int:

@@ -1,13 +1,15 @@
 """Partitions of a data set, and the only access to private records.
 
-The n record positions of a data set are fixed before any value is read. A value-independent
-permutation assigns each position to exactly one partition. Therefore the privacy cost of a run is
-the *maximum* over its partitions (parallel composition). A private partition requires a receipt:
+The n record positions of a data set are fixed before any value is read. A random permutation that
+does not depend on values assigns each position to exactly one partition. Therefore the privacy cost
+of a run is the *maximum* over its partitions (parallel composition). A private partition can only
+be read under a charge of the ledger:
 
     with ledger.charged("search", dataset["train"], key="search") as records: ...
 
-An unusable value (not finite, or a label outside the declared classes) makes its record the null
-record (zero-out adjacency): features 0, and a mask that sets its gradient, loss and score to 0.
+A record with an unusable value (not finite, or a label outside the declared classes) is treated as
+the null record (zero-out adjacency): its features are 0, and a mask sets its gradient, loss and
+score to 0.
 
 Source: docs/rules.md, rules 2, 3, 4 and 13. Proof: docs/guarantees/composition-and-partitions.md.
 """
@@ -48,7 +50,7 @@ ENCODING_BLOCK_RECORDS = 4096
 
 
 class UnchargedReadError(RuntimeError):
-    """Error for private records read without a charge: always a bug, no user error."""
+    """Error if private records are read without a charge: a bug, never a mistake of the user."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,8 +59,8 @@ class Records:
 
     Args:
         x: Features, float32, (records, *shape), clamped to the bounds, scaled to [0, 1], and passed
-            through the feature extractor, if any. A `data.rows.Rows` if the shape exceeds one
-            tensor.
+            through the feature extractor, if any. A tensor, or `data.rows.Rows` if they are too
+            many for one tensor.
         y: Classes, int64, (records,), or regression targets, float32, in [0, 1]; 0 in null records.
         valid: Mask, bool, (records,); False marks a null record.
         public: Whether the user declared the data public.
@@ -74,7 +76,7 @@ class Records:
         return len(self.y)
 
     def take(self, indices: np.ndarray) -> Records:
-        """Return the records at some indices."""
+        """Return the records at the given indices, int, (some,)."""
         import torch
 
         at = torch.from_numpy(indices)
@@ -90,14 +92,17 @@ class Records:
             yield replace(self, x=self.x[part], y=self.y[part], valid=self.valid[part])
 
     def write(self, folder: Path) -> None:
-        """Write the records to an empty folder for `mapped`; `Rows` block by block."""
+        """Write the records to files in an empty folder, which `mapped` reads."""
         for name in ("x", "y", "valid"):
             values, path = getattr(self, name), folder / f"{name}.npy"
             save_rows(path, values) if isinstance(values, Rows) else np.save(path, values.numpy())
 
     @classmethod
     def mapped(cls, folder: Path, *, public: bool) -> Records:
-        """Memory-map written records: pages are shared between processes and never written back."""
+        """Return records that `write` wrote, memory-mapped.
+
+        Processes share the pages in memory; changes are never written to the files.
+        """
         import torch
 
         own = {
@@ -120,7 +125,7 @@ class Sealed:
 
     @property
     def _array(self) -> Any:
-        """Values of the array; those of a large file are read on access."""
+        """Values of the array, read from the file on first access if it is large."""
         return self._held.read() if isinstance(self._held, StoredArray) else self._held
 
     @property
@@ -130,7 +135,7 @@ class Sealed:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Type of the elements: public."""
+        """Element type: public."""
         return self._held.dtype
 
     def __len__(self) -> int:
@@ -164,7 +169,7 @@ class _PartitionView(ABC, Generic[OpenedT]):
 
     @property
     def name(self) -> str:
-        """Name of the partition, fixed: the charge and the read use the same name."""
+        """Name of the partition; the charge for a read is checked against it."""
         return self._name
 
     def __len__(self) -> int:
@@ -179,12 +184,13 @@ class _PartitionView(ABC, Generic[OpenedT]):
     def _read_records(self) -> OpenedT: ...
 
     def open(self, receipt: Receipt) -> OpenedT:
-        """Return the records.
+        """Return the records, if the receipt proves an open charge for this partition.
 
-        Guarantee: only while a ledger's charge for a partition of this name is open.
+        Args:
+            receipt: Receipt of the ledger for the charge.
 
         Raises:
-            UnchargedReadError: No charge, another partition's, or one that is closed.
+            UnchargedReadError: The receipt is no receipt, is of another partition, or is closed.
         """
         issued = isinstance(receipt, Receipt) and receipt.partition == self.name
         if not (issued and receipt.active is True):
@@ -217,7 +223,7 @@ class Partition(_PartitionView[Records]):
         return Partition(self._name, self._dataset, self._slots, front)
 
     def with_files(self, folder: Path) -> PartitionFiles:
-        """Return the same partition as files in a private folder, written once."""
+        """Return the same partition, which `open` writes to files in a private folder once."""
         return PartitionFiles(self, folder)
 
     def cells(self) -> PartitionCells:
@@ -230,7 +236,7 @@ class Partition(_PartitionView[Records]):
 
 
 class PartitionFiles(_PartitionView[Path]):
-    """Partition as a folder of files, which other processes map into memory.
+    """Partition whose records are written to a folder of files, which other processes memory-map.
 
     The files are as private as the records; the caller chooses their location.
     """
@@ -242,7 +248,13 @@ class PartitionFiles(_PartitionView[Path]):
         self._folder = folder
 
     def _read_records(self) -> Path:
-        return self._dataset._write_files(self._name, self._slots, self._front, self._folder)
+        files = self._dataset._files
+        key = self._name, "" if self._front is None else self._front.digest, self._folder
+        if key not in files:
+            own = Path(tempfile.mkdtemp(dir=self._folder))  # 0700
+            self._dataset._records(self._name, self._slots, self._front).write(own)
+            files[key] = own
+        return files[key]
 
 
 class PartitionCells(_PartitionView[tuple[TableCells, ColumnCells]]):
@@ -265,8 +277,8 @@ class PartitionLabels(_PartitionView[ColumnCells]):
         return Sealed(self._dataset.labels)._array[self._slots]
 
 
-def _cell_text(cell: object) -> str:
-    """Return the `repr` of a cell; an integer too long for decimal digits is hexadecimal."""
+def _represent_cell(cell: object) -> str:
+    """Return the `repr` of a cell, or hexadecimal digits if an integer is too long for it."""
     try:
         return repr(cell)
     except Exception:  # noqa: BLE001 - any exception of a cell would reveal its value
@@ -280,7 +292,7 @@ def _check_public(dataset: Dataset) -> None:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Dataset:
-    """Features and labels that can be read only under a charge.
+    """Data set whose private features and labels can be read only under a charge.
 
     Guarantee: no public attribute contains a record; `features` and `labels` expose metadata only.
 
@@ -339,7 +351,11 @@ class Dataset:
         return len(self.labels)
 
     def partition(self, split: Split, generator: np.random.Generator) -> None:
-        """Assign every record position to one partition.
+        """Assign every record position to one partition at random.
+
+        Args:
+            split: Sizes of the partitions.
+            generator: Random generator of the assignment.
 
         Raises:
             UsageError: A split of another number of records.
@@ -370,9 +386,13 @@ class Dataset:
         return self._records("", np.arange(self.n), front)
 
     def completed(self, complete: Callable[[AnySchema, Any, Any], AnySchema]) -> Dataset:
-        """Return the data set with the schema that `complete` reads from all its records.
+        """Return the data set with a schema that is completed from all its records.
 
-        Only for a schema that is assumed public: no theorem covers it; the privacy card lists it.
+        Only for a schema that the user assumes public: no theorem covers this read, and the privacy
+        card lists it.
+
+        Args:
+            complete: Function (schema, features, labels) that returns the complete schema.
         """
         features, labels = (Sealed(each)._array for each in (self.features, self.labels))
         return replace(self, schema=complete(self.schema, features, labels))
@@ -392,7 +412,10 @@ class Dataset:
         return iter(self._partitions.values())
 
     def fingerprint(self) -> str:
-        """Return a hash of all values; it stays in `private/`, because it identifies equal data."""
+        """Return a hash of all values, which a run stores in `private/` only.
+
+        It must not be released, because it shows whether two data sets are equal.
+        """
         arrays = [Sealed(each) for each in (self.features, self.labels)]
         digest = hashlib.sha256(repr([(each.shape, each.dtype.str) for each in arrays]).encode())
         for sealed in arrays:
@@ -405,13 +428,13 @@ class Dataset:
                 each.feed(digest)
             elif each.dtype.kind == "O":
                 for cell in each.ravel():
-                    digest.update(_cell_text(cell).encode("utf-8", "surrogatepass") + b"\0")
+                    digest.update(_represent_cell(cell).encode("utf-8", "surrogatepass") + b"\0")
             else:
                 digest.update(np.ascontiguousarray(each).data)
         return digest.hexdigest()
 
-    def _encode_once(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return features, float32, (records, *shape), in [0, 1], and which are usable."""
+    def _encode_features(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return features in [0, 1], float32, (records, *shape), and a mask of usable records."""
         features = Sealed(self.features)._array
         x = np.zeros((len(indices), *self.schema.shape), np.float32)
         usable = np.ones(len(indices), bool)
@@ -426,11 +449,12 @@ class Dataset:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return features after a feature extractor, float32, and whether each record is usable."""
         if front is None or isinstance(front.front_end, Raw):
-            return self._encode_once(indices)
+            return self._encode_features(indices)
         x, usable = self._map_all_records(front)
         return x[indices], usable[indices]
 
     def _map_all_records(self, front: FittedFrontEnd) -> tuple[np.ndarray, np.ndarray]:
+        """Return the features of all records after a feature extractor; they are computed once."""
         digest = front.digest
         if digest not in self._mapped_features:
             before = partial(self._apply_front_end, front.first_stage)
@@ -438,9 +462,10 @@ class Dataset:
         return self._mapped_features[digest]
 
     def _records(self, name: str, indices: np.ndarray, front: FittedFrontEnd | None) -> Records:
+        """Read records without a check of the charge; partition name "" means all records."""
         import torch
 
-        if (disk := self._on_disk(name)) is not None:
+        if (disk := self._get_disk_records(name)) is not None:
             x, (y, valid) = disk.rows(name, front), disk.read_labels(name)
             return Records(
                 x=cast(Any, x), y=torch.from_numpy(y), valid=torch.from_numpy(valid),
@@ -478,18 +503,8 @@ class Dataset:
             x=x, y=torch.from_numpy(y), valid=torch.from_numpy(valid), public=self.public
         )
 
-    def _write_files(
-        self, name: str, indices: np.ndarray, front: FittedFrontEnd | None, folder: Path
-    ) -> Path:
-        key = name, "" if front is None else front.digest, folder
-        if key not in self._files:
-            own = Path(tempfile.mkdtemp(dir=folder))  # 0700
-            self._records(name, indices, front).write(own)
-            self._files[key] = own
-        return self._files[key]
-
-    def _on_disk(self, name: str) -> DiskRecords | None:
-        """Return the on-disk storage of a partition's records, or of all; None: in memory."""
+    def _get_disk_records(self, name: str) -> DiskRecords | None:
+        """Return the records on disk; None if records of this data set are held in memory."""
         if not is_large(features := Sealed(self.features)._held):
             return None
         labels = Sealed(self.labels)._array
@@ -503,7 +518,7 @@ class Dataset:
         return self._disk[key]
 
     def check_room(self, *fronts: FrontEnd, max_categories: int) -> None:
-        """Refuse to start if the disk space is insufficient for the stored records.
+        """Raise UsageError if the disk space is insufficient for records that exceed memory.
 
         Args:
             fronts: All feature extractors that may be applied.

@@ -1,4 +1,4 @@
-"""Table schemas: all columns together, and encoding of rows as features in [0, 1].
+"""Schema of a table, which encodes rows as features in [0, 1].
 
 The encoding of a cell depends on the schema and this cell only, so a record affects only its own
 row. No value raises an error. `data.column` defines the features of a cell.
@@ -53,7 +53,7 @@ class TableSchema:
         official_test: Number of rows at the end that are the official test set.
         name: Name of the data set.
         quotes: Whether quotation marks enclose cells; False: they are ordinary characters.
-        order: Names of all columns, in order, of a file without a header; otherwise empty.
+        order: Names of all columns, in order, if the file has no header; otherwise empty.
         separator: Separator of the cells of the file; None: detected in the header.
         missing: Marks of absent cells, for every column that declares none.
         decimal: Decimal mark, for every column that declares no notation of numbers.
@@ -125,11 +125,11 @@ class TableSchema:
 
     @property
     def _reading_options(self) -> dict[str, Any]:
-        """Declared notation of the table's cells."""
+        """Notation of cells that is declared for the whole table, by key."""
         return {key: getattr(self, key) for key in READING_KEYS if getattr(self, key) is not None}
 
     def _columns_to_json(self) -> dict[str, dict[str, Any]]:
-        """Return the values declared for each column, without those inherited."""
+        """Return the declaration of each column by name, without values declared for the table."""
         usual, found = self._reading_options, {}
         alike = {key: list(v) if isinstance(v, tuple) else v for key, v in usual.items()}
         for column in (*self.columns, self.target):
@@ -178,7 +178,7 @@ class TableSchema:
 
     @property
     def undeclared_task(self) -> str | None:
-        """Name of the target if its kind (classes or numbers) is undeclared."""
+        """Name of the target if its kind (classes or numbers) is undeclared; else None."""
         return self.target.name if self.target.kind is None else None
 
     @property
@@ -208,7 +208,8 @@ class TableSchema:
     def row_bound(self) -> float:
         """Maximum L2 norm of an encoded record: public.
 
-        A category or a bin is 1 once, a number adds at most 1, and every word of a text may occur.
+        In the squared norm, a category or a bin adds 1, a scaled number at most 1, and each word of
+        a vocabulary at most 1.
         """
         most = 0
         for column in self.pieces:
@@ -264,7 +265,7 @@ class TableSchema:
         yield self.target, labels
 
     def is_class(self, name: str) -> bool:
-        """Whether a column contains the classes to predict."""
+        """Whether the column of this name contains the classes to predict."""
         return name == self.target.name and not self.regression
 
     def completed(self, columns: Mapping[str, Column]) -> TableSchema:
@@ -276,7 +277,7 @@ class TableSchema:
         )
 
     def encode(self, features: TableCells, *, out: np.ndarray) -> np.ndarray:
-        """Encode rows, and find those that are not null records.
+        """Encode rows into `out`, and return which of them are not null records.
 
         Guarantee: a row is encoded from its own cells alone, into [0, 1]; no value raises an error.
 
@@ -299,13 +300,14 @@ class TableSchema:
         return np.array([any(c is not None for c in row) for row in cells.tolist()], bool)
 
     def encode_labels(self, labels: ColumnCells) -> tuple[np.ndarray, np.ndarray]:
-        """Encode labels as classes or scaled numbers, and find the valid ones.
+        """Encode labels as classes or scaled numbers, and return which are valid.
 
         Args:
             labels: Cells, (rows,); a missing value or an undeclared class is not valid.
 
         Returns:
-            Classes, int64, or numbers scaled to [0, 1], float32; and which are valid; (rows,).
+            Classes, int64, or numbers scaled to [0, 1], float32, (rows,). Whether each is valid,
+            bool, (rows,).
         """
         if self.regression:
             scaled, known = self.target.scale_numbers(labels)
@@ -315,7 +317,7 @@ class TableSchema:
         return np.where(known, classes, 0), known
 
     def completed_by(self, other: object) -> TableSchema:
-        """Return the schema with undeclared items copied from the schema of another table."""
+        """Return the schema with undeclared columns copied from the schema of another table."""
         theirs = getattr(other, "columns", ()), getattr(other, "target", None)
         known = {each.name: each for each in (*theirs[0], theirs[1]) if isinstance(each, Column)}
         if gone := [name for name in self.undeclared if name not in known]:
@@ -326,7 +328,7 @@ class TableSchema:
         return self.completed({name: known[name] for name in self.undeclared})
 
     def encode_new(self, records: Any) -> np.ndarray:
-        """Encode the rows of a new table as in training, float32, (rows, *shape).
+        """Return the encoded rows of a new table, float32, (rows, *shape).
 
         Args:
             records: pandas frame with the schema's columns, in any order; or cells, 2-D.
@@ -364,13 +366,13 @@ class TableSchema:
         return low + scaled * (high - low)
 
     def describe_items(self) -> list[str]:
-        """Describe every column, one line each."""
+        """Return one line of description per column."""
         return [column.describe() for column in (*self.columns, self.target)]
 
     def check_arrays(
         self, where: str, features: np.ndarray | ArrayMetadata, labels: np.ndarray | ArrayMetadata
     ) -> None:
-        """Check the shapes of the cells; no value is read.
+        """Raise UsageError if the shapes of the cells do not fit; no value is read.
 
         Raises:
             UsageError: Another number of columns, or all columns ignored.
@@ -398,7 +400,7 @@ class TableSchema:
         Args:
             header: Names of the file's columns.
             where: Name of the file, for messages.
-            target: Name of a target that replaces the schema's.
+            target: Name of another target column; None: the schema's target.
 
         Raises:
             UsageError: A declared column that is not in the file.
@@ -472,7 +474,8 @@ class TableSchema:
         """Render the schema as a file that `from_toml` reads.
 
         Args:
-            declared: The part that was not read from the records; other lines get a comment.
+            declared: Schema before its completion from the records; lines that differ from it get a
+                comment. None: no line gets a comment.
         """
         top: dict[str, Any] = {"name": self.name, "target": self.target.name}
         top |= {"official_test": self.official_test} if self.official_test else {}
@@ -605,6 +608,7 @@ def make_undeclared_schema(header: Sequence[str], target: str, name: str = "tabl
 
 
 def _max_width(column: Column, most: int) -> int:
+    """Return the maximum number of features of a column with at most `most` categories."""
     if column.is_declared:
         return column.width
     # Any bounds will do: they do not change how many bins there are.
@@ -650,7 +654,7 @@ def load_schema(given: SchemaArgument) -> TableSchema:
 def to_plain_json(value: Any) -> Any:
     """Convert a schema, NumPy scalar or path to a JSON-compatible value.
 
-    `load_schema` reads a converted schema, so that a run can be resumed.
+    A resumed run passes the converted schema to `load_schema`.
     """
     if isinstance(value, TableSchema):
         return {**value.to_json(), **({"proposed": True} if value.proposed else {})}

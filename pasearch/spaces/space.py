@@ -1,10 +1,11 @@
-"""A search space: a list of genes, each with its possible values.
+"""Search spaces: distributions over candidates, given by genes (choices) and their possible values.
 
     genotype = one index per gene  ->  Candidate = Architecture + hyperparameters
 
-Each gene of a candidate is drawn uniformly and independently. Repeat-and-select requires this
-fixed, data-independent distribution. Two genotypes can give one candidate (for example, the units
-of an absent layer have no effect); memoisation compares candidates, never genotypes.
+Each gene of a candidate is drawn uniformly and independently. Repeat-and-select requires such a
+distribution, which is fixed before data is read. Two genotypes can give the same candidate: for
+example, the units of an absent layer have no effect. Therefore results are stored per candidate,
+never per genotype.
 
 Source: Bao et al., section VIII-A (a dictionary of choices), Table XI (FCN), Table XII (CNN);
 the trainable flags are those of section IX-A (random weights training).
@@ -40,11 +41,11 @@ from pasearch.spaces.layers import (
 if TYPE_CHECKING:
     import numpy as np
 
-# --- families of networks, and the spaces that have a name ---
+# --- families of networks, and built-in spaces ---
 
 
 def _make_fcn_layers(genes: Mapping[str, Any]) -> tuple[Layer, ...]:
-    """Make the layers of Table XI: `layers` dense layers; 0 layers is a linear model."""
+    """Make the hidden layers of Table XI: gene `layers` is their number, 0 for a linear model."""
     return tuple(
         Dense(
             units=genes[f"units_{i}"],
@@ -57,10 +58,10 @@ def _make_fcn_layers(genes: Mapping[str, Any]) -> tuple[Layer, ...]:
 
 
 def _make_cnn_layers(genes: Mapping[str, Any]) -> tuple[Layer, ...]:
-    """Make the layers of Table XII: pool 2, blocks of i * filters filters, one dense layer.
+    """Make the layers of Table XII: 2x2 pooling, convolutional blocks, and one dense layer.
 
-    The first block has 5x5 filters and no padding, later ones 3x3 filters and padding "same". A
-    pooling layer is between two blocks, but not after the last.
+    Block i has i times `filters` filters: 5x5 without padding in the first block, 3x3 with padding
+    "same" in later ones. A pooling layer is between two blocks, but not after the last.
     """
     layers: list[Layer] = [Pool(size=2)]
     for i in range(1, genes["blocks"] + 1):
@@ -86,6 +87,7 @@ def _make_cnn_layers(genes: Mapping[str, Any]) -> tuple[Layer, ...]:
 
 FAMILIES = {"fcn": _make_fcn_layers, "cnn": _make_cnn_layers}
 
+# Genes of each family, with their values in a space that does not list them.
 DEFAULTS: dict[str, dict[str, Any]] = {
     "fcn": {
         "layers": 1,
@@ -106,6 +108,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     },
 }
 
+# Choices of the paper's search spaces.
 TABLE_XI: dict[str, tuple[Any, ...]] = {
     "layers": (1, 2, 3),
     "units_1": (64, 128, 512, 1024, 2048),
@@ -120,9 +123,11 @@ TABLE_XII: dict[str, tuple[Any, ...]] = {
     "units": (32, 64, 128, 512),
 }
 
+# Choices that make random weights training (frozen random layers) possible.
 _RWT_FCN = {f"trainable_{i}": (True, False) for i in (1, 2, 3)}
 _RWT_CNN = {**_RWT_FCN, "trainable_dense": (True, False)}
 
+# Factors of the recommended learning rate and number of steps: the defaults, and the choices.
 UNIT_SCALES = {"learning_rate_scale": 1.0, "steps_scale": 1.0}
 SCALE_CHOICES = {"learning_rate_scale": (0.5, 1.0, 2.0), "steps_scale": (0.5, 1.0)}
 
@@ -189,19 +194,21 @@ MAX_STEP_COUNTS = 16
 """Maximum number of different step counts of a space: each has a separate privacy cost."""
 
 MAX_SCALE = 1e6
-"""Maximum learning rate or factor: products of them stay finite."""
+"""Maximum of learning rates, clip norms and scale factors, so that their products are finite."""
 
 SHAPE_GENES = ("front_end", "layers", "blocks", "filters", "units")
 """Prefixes of the genes that change a network's shape."""
 
 MAX_COMBINATIONS = 20_000
-"""Maximum number of shapes, and of settings, of a space: a plan enumerates them."""
+"""Maximum number of network shapes of a space, and of combinations of hyperparameters: a plan
+enumerates both.
+"""
 
 MAX_ENTRIES = 1000
 """Maximum number of candidates of a portfolio."""
 
 RANGE_POINTS = 1025
-"""Number of values of a continuous range, which becomes a choice."""
+"""Number of values by which a continuous range is replaced; also the maximum per gene."""
 
 
 DEPTH_GENES = ("layers", "blocks")
@@ -221,7 +228,7 @@ class Space(ABC):
 
     @abstractmethod
     def candidate(self, genotype: Sequence[int]) -> Candidate:
-        """Make the candidate of a genotype."""
+        """Return the candidate of a genotype."""
 
     @abstractmethod
     def default_genotype(self) -> Genotype:
@@ -229,11 +236,11 @@ class Space(ABC):
 
     @abstractmethod
     def iterate_shapes(self) -> Iterator[Candidate]:
-        """Iterate over candidates of every shape in the space."""
+        """Iterate over candidates, at least one of every network shape in the space."""
 
     @abstractmethod
     def settings(self) -> list[tuple[tuple[str, float], ...]]:
-        """List every combination of hyperparameters in the space."""
+        """List every combination of hyperparameters, each a tuple of pairs (name, value)."""
 
     @abstractmethod
     def front_ends(self) -> tuple[FrontEnd, ...]:
@@ -241,13 +248,13 @@ class Space(ABC):
 
     @abstractmethod
     def to_json(self) -> dict[str, Any]:
-        """Return plain values."""
+        """Return JSON-compatible values."""
 
     def contains(self, candidate: Candidate) -> bool:
-        """Whether a candidate is in the space, with its settings and its front end.
+        """Whether a candidate, with its settings and front end, is in the space.
 
-        The most similar candidate is built gene by gene, starting with genes of the number of
-        layers.
+        The most similar genotype is found gene by gene. Genes that set the number of layers come
+        first.
         """
         names, wanted = getattr(self, "genes", ()), candidate.to_json()
         genotype = [0] * len(names)
@@ -268,12 +275,12 @@ class Space(ABC):
         return math.prod(self.sizes)
 
     def parameter_range(self, shape: Shape, outputs: int) -> tuple[int, int]:
-        """Return the number of parameters of the default candidate and of the largest."""
+        """Return the number of parameters of the default and of the largest network."""
         default = self.candidate(self.default_genotype()).parameters(shape, outputs)[0]
         return default, max(each.parameters(shape, outputs)[0] for each in self.iterate_shapes())
 
     def check_fits(self, shape: Shape, outputs: int) -> None:
-        """Raise UsageError for a network that cannot be built on records of this shape.
+        """Raise UsageError if a network of the space cannot be built for records of this shape.
 
         Raises:
             UsageError: The message names the layer that does not fit.
@@ -290,10 +297,10 @@ class Space(ABC):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchSpace(Space):
-    """Family of networks with possible values of its genes.
+    """Search space of a family of networks: possible values of its genes.
 
     Args:
-        name: Name in the plan and the card.
+        name: Name in the plan and the privacy card.
         family: "fcn" (fully connected) or "cnn" (convolutional).
         choices: Pairs (gene, values); other genes of the family have their values in `DEFAULTS`.
         default: Pairs (gene, value) of the default candidate (strategy `fixed`); other genes have
@@ -413,7 +420,7 @@ class SearchSpace(Space):
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], name: str = "user") -> SearchSpace:
-        """Parse a space from a dictionary (or TOML, see `make_space`).
+        """Parse a space from a dictionary with the keys of a TOML file.
 
         Args:
             values: Dictionary with `family`, `choices` (gene to a list of values, or to
@@ -442,10 +449,10 @@ class SearchSpace(Space):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Portfolio(Space):
-    """Short list of candidates, each drawn with the same probability.
+    """Search space given by a list of candidates, each drawn with the same probability.
 
     Args:
-        name: Name in the plan and the card.
+        name: Name in the plan and the privacy card.
         entries: Candidates, one or more; the first is the default.
 
     Raises:
@@ -512,7 +519,7 @@ class Portfolio(Space):
 
 
 def _measure_similarity(one: dict[str, Any], other: dict[str, Any]) -> tuple[bool, int]:
-    """Return whether two candidates have the same depth, and the number of equal fields."""
+    """Compare two candidates: whether they have equally many layers, and number of equal fields."""
     pairs = [*zip(one["layers"], other["layers"], strict=False)]
     pairs.append((one["settings"], other["settings"]))
     same = sum(a.get(name) == value for a, b in pairs for name, value in b.items())
@@ -522,7 +529,11 @@ def _measure_similarity(one: dict[str, Any], other: dict[str, Any]) -> tuple[boo
 
 
 def check_settings(settings: object) -> None:
-    """Raise UsageError for invalid hyperparameters of a network or a portfolio's entry."""
+    """Raise UsageError for invalid hyperparameters in a description of a network.
+
+    Args:
+        settings: Value of key `settings` in a user's file: expected a dictionary.
+    """
     if not isinstance(settings, Mapping):
         raise UsageError(f"Settings of a network are {settings!r}: expected a table.")
     for name, value in settings.items():
@@ -538,17 +549,14 @@ def check_settings(settings: object) -> None:
 
 
 def _parse_values(name: str, gene: str, given: object) -> tuple[Any, ...]:
-    if isinstance(given, Mapping):
-        return _parse_range(name, gene, given)
-    if isinstance(given, (str, bytes)) or not isinstance(given, Sequence):
-        raise UsageError(
-            f"Space {name!r}, choice {gene!r}: is {given!r}: expected a list of values, "
-            "or a range {low, high, log}."
-        )
-    return tuple(given)
-
-
-def _parse_range(name: str, gene: str, given: Mapping[str, Any]) -> tuple[float, ...]:
+    """Parse the values of a gene: a list, or a range {low, high, log}, which becomes a list."""
+    if not isinstance(given, Mapping):
+        if isinstance(given, (str, bytes)) or not isinstance(given, Sequence):
+            raise UsageError(
+                f"Space {name!r}, choice {gene!r}: is {given!r}: expected a list of values, "
+                "or a range {low, high, log}."
+            )
+        return tuple(given)
     low, high = _parse_number(given.get("low")), _parse_number(given.get("high"))
     log = given.get("log", False)
     known = not set(given) - {"low", "high", "log"} and isinstance(log, bool)
@@ -574,7 +582,7 @@ def _parse_number(value: object) -> float:
 
 
 def _check_gene(where: str, gene: str, value: object) -> None:
-    """Raise UsageError for an invalid value of a gene."""
+    """Raise UsageError for an invalid value of a gene; `where` begins the message."""
     number, expected = _parse_number(value), ""
     if gene.startswith(("front_end", "activation", "conv_activation")):
         try:
@@ -614,12 +622,13 @@ BUILT_IN_NAMES = tuple(BUILT_IN_SPACES)
 
 
 def make_space(given: str | Path | Mapping[str, Any] | Space) -> Space:
-    """Make a search space.
+    """Make a search space from its name, file or dictionary.
 
     Args:
-        given: Built-in name (`fcn`, `cnn`: this project's; `fcn-paper`, `cnn-paper`: Tables XI and
-            XII; `fcn-rwt`, `cnn-rwt`: the same with a trainable flag per layer), path of a TOML
-            file, dictionary of the same structure, or a space.
+        given: Name of a built-in space, path of a TOML file, dictionary with the same keys, or a
+            space. Built-in spaces: `fcn`, `cnn`, `images` and `tables` are this project's,
+            `fcn-paper` and `cnn-paper` are Tables XI and XII, and `fcn-rwt` and `cnn-rwt` add a
+            trainable flag per layer to these.
 
     Raises:
         UsageError: An unknown name, a missing file, or an invalid space.
@@ -644,7 +653,7 @@ def make_space(given: str | Path | Mapping[str, Any] | Space) -> Space:
 
 
 def _resolve_front_ends(values: Mapping[str, Any], folder: Path | None) -> dict[str, Any]:
-    """Replace tables of front ends in a user's space by their strings; a table opens a file."""
+    """Replace front ends that are tables (with the path of a file) by their strings."""
     found = dict(values)
     if isinstance(entries := values.get("entries"), list):
         found["entries"] = [
@@ -665,6 +674,7 @@ def _resolve_front_ends(values: Mapping[str, Any], folder: Path | None) -> dict[
 
 
 def _parse_space(values: Mapping[str, Any], name: str) -> Space:
+    """Parse a portfolio or another space from a dictionary."""
     if values.get("family") == Portfolio.family:
         return Portfolio.from_json({"name": name, **values})
     return SearchSpace.from_dict(values, name=name)

@@ -66,9 +66,9 @@ def frame(seed: int = 0) -> pd.DataFrame:
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Blocks, heaps and steps so small that there are several of each."""
+    """Blocks, buckets and steps so small that there are several of each."""
     monkeypatch.setattr("pasearch.data.parquet_files.BLOCK_ROWS", 90)
-    monkeypatch.setattr(disk, "HEAP_BYTES", 6_000)
+    monkeypatch.setattr(disk, "BUCKET_BYTES", 6_000)
     monkeypatch.setattr("pasearch.data.arrays.BLOCK_BYTES", 999)
     monkeypatch.setattr("pasearch.data.disk.BLOCK_BYTES", 999)
     monkeypatch.setattr("pasearch.data.disk.MIN_DISK_NUMBERS", 1)
@@ -240,7 +240,7 @@ class TestDoor:
         kept = [made.workspace, *made.workspace.rglob("*")]
         modes = {stat.S_IMODE(each.stat().st_mode) & 0o077 for each in kept}
         assert modes == {0}
-        assert [each.suffix for each in kept if each.is_file()] == ["", ""]  # no heap is left
+        assert [each.suffix for each in kept if each.is_file()] == ["", ""]  # no bucket is left
         del made
         gc.collect()
         assert records.x[:].any()  # whoever holds records holds their files
@@ -304,7 +304,7 @@ class TestOrder:
 
     @pytest.mark.unit
     def test_takes_memory_for_a_heap_not_for_the_rows(self, tmp_path: Path, monkeypatch: Any):
-        monkeypatch.setattr(disk, "HEAP_BYTES", 2**18)
+        monkeypatch.setattr(disk, "BUCKET_BYTES", 2**18)
         rows, width = 2**14, 500
         order = np.random.default_rng(0).permutation(rows)
         blocks = (np.zeros(512, [("x", "u1", (width,))]) for _ in range(rows // 512))

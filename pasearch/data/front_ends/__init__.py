@@ -3,12 +3,10 @@
 | text | output | privacy cost |
 |---|---|---|
 | `raw` | the record | none |
-| `max_pool:2` | the maximum of each square of pixels | none: each record is mapped alone |
-| `scattering` | a fixed wavelet transform, normalised | none: each record is mapped alone |
-| `whitened:1` | scattering and patches, whitened (`data.whitening`) | none: each record is mapped
-alone |
-| `backbone:...` | output of a public backbone (`data.backbones`) | none: each record is mapped
-alone |
+| `max_pool:2` | the maximum of each square of pixels | none |
+| `scattering` | a fixed wavelet transform, normalised | none |
+| `whitened:1` | scattering and patches, whitened (`data.whitening`) | none |
+| `backbone:...` | output of a public backbone network (`data.backbones`) | none |
 | `whitened_centred:1` | `whitened` minus its mean | one Gaussian sum |
 | `backbone_centred:...` | `backbone` minus its mean | one Gaussian sum |
 | `standardise` | features minus their mean, divided by their deviation | one Gaussian sum |
@@ -16,9 +14,9 @@ alone |
 | `centred_pairs:256` | `centred`, and products of two columns (`data.pairs`) | one Gaussian sum |
 | `pca:60` | principal components (Analyze Gauss) | one Gaussian sum |
 
-Those without a privacy cost map each record alone, so they release nothing. The others are
-*fitted*: they release a noisy sum over a partition, once, before the first training, and the plan
-charges it. Every candidate then uses the same fit (post-processing).
+A front end without a privacy cost transforms each record alone, so it releases nothing. The others
+are *fitted*: they release a noisy sum over a partition, once, before the first training, and the
+plan charges it. Every candidate then uses the same fit, which is post-processing.
 
     standardise:    v = (x, x^2) / sqrt(2 d), of norm at most 1 for x in [0, 1]^d;  sum v + noise
     centred:        rows clipped to a public norm B (`data.means`);                 sum x + noise
@@ -52,25 +50,21 @@ if TYPE_CHECKING:
 Shape = tuple[int, ...]
 
 MAX_PCA_FEATURES = 4096
-"""Maximum number of features for PCA: its matrix has the square of that many entries."""
+"""Maximum number of features d for PCA, whose matrix has d^2 entries."""
 
 MAX_PAIRS = 8192
 """Maximum number of products of two columns."""
 
-# Seconds of the scattering transform per number in an image, and of other maps per multiplication
-# or addition, on two cores of an AMD EPYC.
-SECONDS_PER_NUMBER = 4.5e-7
-SECONDS_PER_OPERATION = 1.2e-11
-# Seconds per synthetic image, on one core.
-SECONDS_PER_IMAGE = 1e-3
-# Minimum side of an image for scattering at two scales, pixels.
-MIN_SIDE = 16
+SECONDS_PER_NUMBER = 4.5e-7  # scattering transform of one number of an image, two AMD EPYC cores
+SECONDS_PER_OPERATION = 1.2e-11  # multiplication or addition in other maps, two AMD EPYC cores
+SECONDS_PER_IMAGE = 1e-3  # generation of one synthetic image, one core
+MIN_SCATTERING_SIDE = 16  # minimum side of an image for scattering at two scales, pixels
 
 
 class FrontEnd(Stage):
-    """A map from a record, scaled to [0, 1], to the input of a network. A frozen value.
+    """Feature extractor: transforms a record, scaled to [0, 1], into the input of a network.
 
-    It has no field, or one integer field with a default.
+    A subclass is a frozen dataclass with no field, or with one integer field that has a default.
     """
 
     __slots__ = ()
@@ -78,20 +72,20 @@ class FrontEnd(Stage):
     fitted: ClassVar[bool] = False
     """Whether it is fitted to records, by a release that the plan charges."""
     least: ClassVar[int] = 1
-    """Minimum of its integer field."""
+    """Minimum of the integer field."""
     costly: ClassVar[bool] = False
-    """Whether its output is stored in the cache, because it is expensive."""
+    """Whether its output is expensive and therefore stored in the cache."""
     learned: ClassVar[bool] = False
-    """Whether it has parameters that no record of the run determines. A run stores them, so that
+    """Whether it has parameters that do not depend on the run's records. A run stores them, so that
     all its trainings, also after a resume, use the same features."""
     shifts_features: ClassVar[bool] = False
-    """Whether it shifts and scales every feature alone; its other outputs follow these."""
+    """Whether its first outputs are the features, each shifted and scaled by itself."""
     version: ClassVar[int] = 1
-    """Version of the map: a new one invalidates the files of a cache."""
+    """Version of the transformation: a new version makes cached outputs invalid."""
 
     @property
     def text(self) -> str:
-        """The text in a search space, which `parse_front_end` reads."""
+        """String in a search space, such as "max_pool:2", which `parse_front_end` parses."""
         numbers = [getattr(self, name) for name in self.field_names()]
         return ":".join(map(str, [self.name, *numbers]))
 
@@ -102,7 +96,7 @@ class FrontEnd(Stage):
 
     @abstractmethod
     def output_shape(self, shape: Shape) -> Shape:
-        """Return the shape of the output for a record.
+        """Return the output shape for records of this shape.
 
         Raises:
             UsageError: The front end does not fit records of this shape.
@@ -110,14 +104,14 @@ class FrontEnd(Stage):
 
     @abstractmethod
     def module(self, shape: Shape) -> nn.Module:
-        """Build the map as a module without parameters; a fitted one is not fitted yet."""
+        """Build the transformation as a module; estimated or learned parameters are not set yet."""
 
     def ready_module(self, shape: Shape) -> nn.Module:
-        """Build the map, ready for use; not for `fitted` front ends."""
+        """Build the transformation with all its parameters; not for `fitted` front ends."""
         return self.module(shape)
 
     def seconds(self, shape: Shape, records: int) -> float | None:
-        """Estimate the seconds for `records` records on two CPU cores; None if unknown.
+        """Estimate the time for this number of records on two CPU cores, seconds; None if unknown.
 
         The preparation before the first record is included. Cheap front ends return 0.
         """
@@ -143,8 +137,8 @@ class FrontEnd(Stage):
             valid: Mask of records, bool, (slots,); a null record adds nothing.
             noise_multiplier: Noise multiplier of the released sum; None for declared-public data.
             stream: Random stream of this release.
-            form: Public form of an encoded record; None bounds a record's norm by the root of its
-                number of features.
+            form: Public layout of an encoded record, with a bound of its L2 norm; None: the bound
+                is the square root of the number of features.
 
         Cost: `event(noise_multiplier)`, charged by the caller before the records were opened.
         """
@@ -154,11 +148,14 @@ class FrontEnd(Stage):
         return FittedFrontEnd(self, self.fitted_module(given))
 
     def fitted_module(self, given: FitInput) -> nn.Module:
-        """Estimate the map privately; only if `fitted`. The cost is that of `fit`."""
+        """Build the transformation with privately estimated parameters; only if `fitted`.
+
+        Cost: that of `fit`.
+        """
         raise NotImplementedError(f"{self.text} is not fitted.")
 
     def describe_public_inputs(self) -> str:
-        """Describe what is assumed public; empty for most front ends."""
+        """Describe the inputs that are assumed public, such as a backbone; "" if there are none."""
         return ""
 
     def __str__(self) -> str:
@@ -167,12 +164,12 @@ class FrontEnd(Stage):
 
 @dataclass(frozen=True, slots=True)
 class FittedFrontEnd:
-    """A front end that is ready for use.
+    """Front end with all its parameters, ready to transform records.
 
     Args:
         front_end: Front end.
-        module: The map.
-        device: Device of the map, if it is expensive; cheap maps run on the CPU.
+        module: Transformation of records.
+        device: Device of an expensive transformation; cheap ones run on the CPU.
     """
 
     front_end: FrontEnd
@@ -181,17 +178,21 @@ class FittedFrontEnd:
 
     @property
     def first_stage(self) -> FittedFrontEnd | None:
-        """The first of two stages, or None."""
+        """First of two stages; None if there is only one."""
         first = self.front_end.first_stage
         return None if first is None else FittedFrontEnd(first, self.module[0], self.device)  # pyright: ignore[reportIndexIssue]
 
     @property
     def last_module(self) -> nn.Module:
-        """The map of the last stage."""
+        """Transformation of the last stage."""
         return self.module if self.front_end.first_stage is None else self.module[1]  # pyright: ignore[reportIndexIssue]
 
     def compose_after(self, before: FittedFrontEnd | None) -> FittedFrontEnd:
-        """Combine a first stage with this map, which was fitted to its output, into one map."""
+        """Combine a first stage and this transformation of its output into one front end.
+
+        Args:
+            before: First stage; None: this front end has one stage, and is returned unchanged.
+        """
         from torch import nn
 
         if before is None:
@@ -202,12 +203,12 @@ class FittedFrontEnd:
 
     @property
     def used_device(self) -> str:
-        """The device on which the map runs."""
+        """Device on which the transformation runs."""
         return self.device if self.front_end.costly else "cpu"
 
     @property
     def digest(self) -> str:
-        """A hash of the map: equal digests map records alike."""
+        """Hash of the transformation: front ends with equal digests have equal outputs."""
         import numpy as np
 
         description = f"{self.front_end.text} {self.front_end.version} {self.used_device}"
@@ -218,7 +219,7 @@ class FittedFrontEnd:
 
 
 def prepare_front_end(front_end: FrontEnd, shape: Shape, device: str = "cpu") -> FittedFrontEnd:
-    """Prepare a front end that needs no fit."""
+    """Prepare a front end that is not fitted to records."""
     assert not front_end.fitted
     return FittedFrontEnd(front_end, front_end.ready_module(shape), device)
 
@@ -271,7 +272,7 @@ class MaxPool(FrontEnd):
         return (*channels, *sides)
 
     def module(self, shape: Shape) -> nn.Module:
-        """Build the pooling module; (height, width) counts as one image of a batch of channels."""
+        """Build the pooling module; it treats a batch of (height, width) records as channels."""
         from torch import nn
 
         return nn.MaxPool2d(self.size)
@@ -290,7 +291,7 @@ class CentredFrontEnd(FrontEnd):
     @property
     @abstractmethod
     def first_stage(self) -> FrontEnd:
-        """The other front end: it bounds the norm of every record by `ROW_NORM`."""
+        """Front end whose output is centred; the L2 norm of its output is at most `ROW_NORM`."""
 
     def describe(self) -> str:
         return f"{self.first_stage.describe()}, centred"
@@ -309,14 +310,14 @@ class CentredFrontEnd(FrontEnd):
         return nn.Sequential(self.first_stage.module(shape), Affine(self.output_shape(shape)))
 
     def fitted_module(self, given: FitInput) -> nn.Module:
-        """Estimate the mean of every direction privately."""
+        """Build the centring with a privately estimated mean of every output."""
         from pasearch.data.projections import fit_centring
 
         return fit_centring(given)
 
 
 class ShiftedFrontEnd(FrontEnd):
-    """A front end that shifts and scales every feature alone, with estimated parameters."""
+    """Base class of front ends that shift and scale each feature by privately estimated numbers."""
 
     __slots__ = ()
 
@@ -341,7 +342,7 @@ class Standardise(ShiftedFrontEnd):
     description_template: ClassVar[str] = "standardised features"
 
     def fitted_module(self, given: FitInput) -> nn.Module:
-        """Estimate both moments of every feature privately."""
+        """Build the map with a privately estimated mean and deviation of every feature."""
         from pasearch.data.projections import fit_moments
 
         return fit_moments(given)
@@ -350,17 +351,17 @@ class Standardise(ShiftedFrontEnd):
 @FRONT_ENDS.register
 @dataclass(frozen=True, slots=True)
 class Centred(ShiftedFrontEnd):
-    """Every feature minus its mean, divided by the root of its deviation, from private means.
+    """Every feature minus its mean, divided by the root of its deviation, both from private means.
 
-    Only means are released, with the schema's bound on a record's norm, so they are more accurate
-    than those of `standardise`. Their proof is that of the means of `pasearch features`.
+    Only means are released, and the schema bounds a record's norm, so they are more accurate than
+    those of `standardise`.
     """
 
     name: ClassVar[str] = "centred"
     description_template: ClassVar[str] = "privately standardised features"
 
     def fitted_module(self, given: FitInput) -> nn.Module:
-        """Estimate the mean of every feature privately."""
+        """Build the map with a privately estimated mean of every feature."""
         from pasearch.data.projections import build_centring_map, estimate_means
 
         return build_centring_map(estimate_means(given), given.x.shape[1:])
@@ -371,10 +372,10 @@ class Centred(ShiftedFrontEnd):
 class CentredPairs(FrontEnd):
     """The output of `centred` for a row of a table, and products of two of its columns.
 
-    Both use the same means, so the products have no additional privacy cost.
+    The products are computed from the same private means, so they have no additional privacy cost.
 
     Args:
-        pairs: Number of products: those of the columns with the largest variances.
+        pairs: Number of products, 1 to `MAX_PAIRS`: those with the largest estimated variances.
     """
 
     name: ClassVar[str] = "centred_pairs"
@@ -402,7 +403,7 @@ class CentredPairs(FrontEnd):
         return pairs.CentredPairs(shape[0], self.pairs)
 
     def fitted_module(self, given: FitInput) -> nn.Module:
-        """Estimate the mean of every feature privately."""
+        """Build the map with a privately estimated mean of every feature."""
         from pasearch.data.pairs import build_pairs_map
         from pasearch.data.projections import estimate_means
 
@@ -413,10 +414,11 @@ class CentredPairs(FrontEnd):
 @FRONT_ENDS.register
 @dataclass(frozen=True, slots=True)
 class PrincipalComponents(FrontEnd):
-    """The coordinates of a record along the leading components of privately estimated moments.
+    """Coordinates of a record along the principal components of private second moments.
 
     Args:
-        components: Number of components, 1 or more; those beyond the number of features are 0.
+        components: Number of components, 1 to `MAX_PCA_FEATURES`; those beyond the number of
+            features are 0.
     """
 
     name: ClassVar[str] = "pca"
@@ -442,7 +444,7 @@ class PrincipalComponents(FrontEnd):
         return Projection(math.prod(shape), self.components)
 
     def fitted_module(self, given: FitInput) -> nn.Module:
-        """Estimate the second moments privately and keep their leading eigenvectors."""
+        """Build the projection on the leading eigenvectors of private second moments."""
         from pasearch.data.projections import fit_components
 
         return fit_components(given, self.components)
@@ -451,19 +453,19 @@ class PrincipalComponents(FrontEnd):
 @FRONT_ENDS.register
 @dataclass(frozen=True, slots=True)
 class Scattering(FrontEnd):
-    """The scattering transform (J = 2, 8 angles, order 2), normalised by groups in each record."""
+    """Scattering transform (J = 2, 8 angles, order 2), normalised in groups of each record."""
 
     name: ClassVar[str] = "scattering"
     description_template: ClassVar[str] = "scattering coefficients"
     costly: ClassVar[bool] = True
 
     def output_shape(self, shape: Shape) -> Shape:
-        """Return (81 times the channels, a quarter of the sides)."""
+        """Return 81 times the number of channels, and a quarter of the height and of the width."""
         *channels, height, width = check_image_shape(self, shape)
-        if not min(height, width) >= MIN_SIDE:
+        if not min(height, width) >= MIN_SCATTERING_SIDE:
             raise UsageError(
-                f"Front end {self.text} needs images of {MIN_SIDE} x {MIN_SIDE} pixels or "
-                f"more: these records have shape {shape}."
+                f"Front end {self.text} needs images of {MIN_SCATTERING_SIDE} x "
+                f"{MIN_SCATTERING_SIDE} pixels or more: these records have shape {shape}."
             )
         return (81 * math.prod(channels), height // 4, width // 4)
 
@@ -479,11 +481,13 @@ class Scattering(FrontEnd):
 @FRONT_ENDS.register
 @dataclass(frozen=True, slots=True)
 class Whitened(FrontEnd):
-    """Scattering and patches of an image, whitened along directions of synthetic images.
+    """Scattering and patch features of an image, projected on whitening directions.
+
+    The directions are learned from synthetic images, so they do not depend on the records.
 
     Args:
-        views: Number of views: 1, or 2 for the mean of an image and its mirror image. 2 suits
-            photographs, not digits, whose mirror images are other symbols.
+        views: Number of views of an image: 1, or 2 to average the outputs for the image and its
+            mirror image. 2 suits photographs, but not digits.
     """
 
     name: ClassVar[str] = "whitened"
@@ -504,7 +508,7 @@ class Whitened(FrontEnd):
         return "whitened scattering coefficients and patches" + views * (self.views > 1)
 
     def output_shape(self, shape: Shape) -> Shape:
-        """Return the number of directions."""
+        """Return the number of whitening directions: one output per direction."""
         from pasearch.data.patches import OUTPUT_NUMBERS
         from pasearch.data.whitening import MAX_COEFFICIENTS, count_directions
 
@@ -517,7 +521,7 @@ class Whitened(FrontEnd):
         return (count_directions(coefficients),)
 
     def seconds(self, shape: Shape, records: int) -> float:
-        """Estimate the seconds of coefficients and directions, for synthetic images too."""
+        """Estimate the time of learning the directions and of transforming records, seconds."""
         from pasearch.data import patches
         from pasearch.data.whitening import count_synthetic_images
 
@@ -567,10 +571,10 @@ class WhitenedCentred(CentredFrontEnd):
 
 
 def check_image_shape(front: FrontEnd, shape: Shape) -> Shape:
-    """Return the shape of records if they are images.
+    """Return the shape of records after checking that they are images.
 
     Raises:
-        UsageError: They are not images.
+        UsageError: Records that do not have two or three dimensions.
     """
     if len(shape) not in (2, 3):
         raise UsageError(

@@ -10,10 +10,13 @@ from pasearch.errors import UsageError, suggest_name
 
 
 def resolve_front_end_text(given: object, folder: Path | None = None) -> object:
-    """Convert the table of a public backbone to its text; return other values unchanged.
+    """Convert a user's table of a public backbone to a front end's string.
 
-    Only for input of the user, because a table opens a file. Relative paths of weights begin at
-    `folder`, the folder of the file that contains the table.
+    Only for input of the user, because the file of weights that the table names is opened.
+
+    Args:
+        given: Table of a public backbone; any other value is returned unchanged.
+        folder: Folder of relative paths, that of the file with the table; None: current directory.
     """
     if not isinstance(given, Mapping):
         return given
@@ -23,7 +26,7 @@ def resolve_front_end_text(given: object, folder: Path | None = None) -> object:
 
 
 def parse_front_end(text: object) -> FrontEnd:
-    """Parse the text of a front end, such as "raw", "pca:60" or "max_pool:2".
+    """Parse the string of a front end, such as "raw", "pca:60" or "max_pool:2".
 
     Raises:
         UsageError: There is no such front end, or it does not accept the number.
