@@ -49,7 +49,7 @@ from pasearch.plan_warnings import (
     warn_of_weak_signal,
 )
 from pasearch.planning import bound_network_form
-from pasearch.spaces.portfolio import compute_signal, count_features, data_kind_of, load_study
+from pasearch.spaces.portfolio import compute_signal, count_features, find_data_kind, load_study
 from pasearch.training.metrics import find_default_metric
 
 if TYPE_CHECKING:
@@ -504,7 +504,7 @@ def _collect_facts(plan: Plan, request: SearchRequest, public: str | None) -> Fa
     return Facts(
         name=plan.name,
         form=schema.describe(),
-        kind=data_kind_of(schema),
+        kind=find_data_kind(schema),
         epsilon=epsilon,
         delta=plan.delta,
         records=plan.split.n,

@@ -54,11 +54,11 @@ def spaces(
     as_json: Json = False,
 ) -> None:
     """List the search spaces with their networks and ranges, or show one space."""
-    from pasearch.spaces.listing import list_spaces, space_toml
+    from pasearch.spaces.listing import format_space_toml, list_spaces
 
     if name is not None:
         values = list_spaces(name)[name]
-        typer.echo(json.dumps(values, indent=2) if as_json else space_toml(values))
+        typer.echo(json.dumps(values, indent=2) if as_json else format_space_toml(values))
         return
     table = list_spaces()
     if as_json:

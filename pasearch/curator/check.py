@@ -1,7 +1,8 @@
-"""`pasearch check`: all problems of a table with their rows, and a proposed schema.
+"""`pasearch check`: a report of all problems of a table with their rows, and a proposed schema.
 
-It reads and shows every value without a charge. Its output is only for the curator, on the
-curator's machine. No other part of the program reads a table in this way.
+It reads and shows private values without a charge. Its output is only for the curator (the person
+responsible for the data), on the curator's machine. No other part of the program reads a table in
+this way.
 
 Source: docs/rules.md, rule 13.
 """
@@ -28,6 +29,7 @@ from pasearch.data.csv_file import describe_widths, read_table_with_faults
 from pasearch.data.lines import Fault
 from pasearch.data.numbers import PLAIN_NUMBER_FORM, NumberForm
 from pasearch.data.parquet_file import ParquetFile, read_parquet
+from pasearch.data.schema_file import declare_target
 from pasearch.data.sources import count_header_rows, find_source
 from pasearch.data.tables import TableSchema
 from pasearch.data.text_columns import TextTable
@@ -45,7 +47,7 @@ TOML_WARNING = """\
 # the next line: a run refuses this file as long as it contains that line.
 proposed = true
 """
-# Fraction of unusable rows above which the report begins with them.
+# Fraction of unusable rows above which the report begins with a paragraph about them.
 UNUSABLE_WARNING_FRACTION = 0.1
 
 
@@ -56,10 +58,10 @@ class CheckReport:
     Args:
         path: Path of the file.
         n: Number of records.
-        opening: Paragraph printed before everything else; empty if there is none.
+        opening: Paragraph at the beginning of the report, if many rows are unusable; else empty.
         problems: Problems of the table, followed by those of each column in the file's order.
         proposed: Complete schema, inferred from the records.
-        declared: The part of it that was declared beforehand.
+        declared: Schema before it was completed from the records.
     """
 
     path: Path
@@ -70,14 +72,14 @@ class CheckReport:
     declared: TableSchema
 
     def text(self) -> str:
-        """Render the report for a terminal, with the warning before all values."""
+        """Return the report as text for a terminal, with the warning before all values."""
         found = [f"  {problem.text()}" for problem in self.problems] or ["  no problem found"]
         head = f"{escape_text(self.path)}: {self.n:,} records, {self.proposed.describe()}"
         before = [self.opening, ""] if self.opening else []
         return "\n".join([*before, f"WARNING. {WARNING}", "", head, *found]) + "\n"
 
     def toml(self) -> str:
-        """Render the proposed schema as a file to edit, with the warning first."""
+        """Return the proposed schema as a TOML file for the curator to edit, with a warning."""
         return f"{TOML_WARNING}\n{self.proposed.to_toml_text(self.declared)}"
 
 
@@ -91,7 +93,7 @@ def check_table(
     separator: str | None = None,
     regression: bool = False,
 ) -> CheckReport:
-    """Check every value of a table's file, and propose a schema.
+    """Check every value of a table's file, and return its problems and a proposed schema.
 
     Args:
         path: Path of a CSV file (or a similar one), a Parquet file, or a folder of Parquet files.
@@ -133,13 +135,7 @@ def check_table(
     if None not in faults:
         why = Counter(fault.value for fault in faults if fault is not None).most_common(1)[0][0]
         raise UsageError(f"{path}: no row can be used. Most frequent problem: {why}.")
-    if regression:
-        if declared.target.kind not in (None, "number"):
-            raise UsageError(
-                f"`regression=True` predicts a number, but the schema declares column "
-                f"{declared.target.name!r} as a {declared.target.kind}: change one of them."
-            )
-        declared = replace(declared, target=replace(declared.target, kind="number"))
+    declared = replace(declared, target=declare_target(declared.target, regression=regression))
     parsed = features.present()
     in_table = find_table_problems(TextTable(cells=(*features.cells, labels)), faults)
     read = [
@@ -148,7 +144,7 @@ def check_table(
     ]
     unusual = [each.undeclared_forms for each in read if each.has_unusual_form]
     if any(all(form.decimal == "," for form in forms) for forms in unusual):
-        # One column that certainly has decimal commas determines the notation of the others.
+        # A column that can only have decimal commas shows that the others may have them too.
         read = [each.reparse_with_commas() for each in read]
     complete = _complete_schema(declared, read)
     usable = parsed & complete.encode_labels(labels)[1]
@@ -180,7 +176,7 @@ def _describe_unusable(
     parsed: np.ndarray, usable: np.ndarray, faults: Sequence[Fault | None], target: Column,
     labels: ColumnCells, *, chosen: bool,
 ) -> str:  # fmt: skip
-    """Describe why many rows cannot be used; an empty string if there are few.
+    """Return a paragraph on why many rows cannot be used; an empty string if there are few.
 
     Args:
         parsed: Whether each row can be read, bool, (rows,).
@@ -222,7 +218,7 @@ def _describe_unusable(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _CheckedColumn:
-    """Findings about a column, without its strings, which would use too much memory.
+    """Results of the check of one column, without its strings, which would use too much memory.
 
     Args:
         column: Declaration of the column.
@@ -231,10 +227,10 @@ class _CheckedColumn:
         parsed: Whether each row can be read, bool, (rows,).
         proposed: Completed declaration.
         problems: Problems of the column.
-        parsed_count: Number of cells that are numbers.
-        undeclared_forms: Number forms that fit, if the form is undeclared.
-        has_points: Whether a number has a point.
-        missing_words: Strings proposed to mean missing.
+        parsed_count: Number of cells that are numbers; 0 if the column is not numeric.
+        undeclared_forms: Number formats that fit, the likeliest first, if none is declared.
+        has_points: Whether the column is numeric and a cell contains a point.
+        missing_words: Strings that are proposed to mean missing.
     """
 
     column: Column
@@ -257,6 +253,7 @@ class _CheckedColumn:
         is_target: bool,
         decimal: str | None = None,
     ) -> _CheckedColumn:
+        """Check a column; `decimal` is the decimal mark of the other columns, if known."""
         profile = ColumnProfile.of(column, cells, is_target, decimal)
         numeric, is_open = profile.kind == "number", not column.is_declared
         marked = is_open and profile.kind in ("number", "date")
@@ -277,11 +274,11 @@ class _CheckedColumn:
 
     @property
     def has_unusual_form(self) -> bool:
-        """Whether the numbers are not in the default form, and no form is declared."""
+        """Whether the numbers are not in the default format, and no format is declared."""
         return bool(self.undeclared_forms) and self.undeclared_forms[0] != PLAIN_NUMBER_FORM
 
     def reparse_with_commas(self) -> _CheckedColumn:
-        """Parse the column as in a table with decimal commas, if that fits."""
+        """Return the check with decimal commas if they fit the column as well; else this one."""
         applies = self.has_points or self.has_unusual_form
         if not applies or all(form.decimal == "," for form in self.undeclared_forms):
             return self
@@ -290,7 +287,11 @@ class _CheckedColumn:
 
 
 def _complete_schema(declared: TableSchema, read: Sequence[_CheckedColumn]) -> TableSchema:
-    """Complete the schema; declare a notation that several columns share once, for the table."""
+    """Return the schema with the proposed declarations of all columns.
+
+    Notation that several columns share, such as a decimal comma or missing marks, is declared once
+    for the whole table.
+    """
     columns, common = [each.proposed for each in read], dict[str, object]()
     needing = [each for each in read if each.has_unusual_form]
     if declared.decimal is None and declared.thousands is None and len(needing) > 1:

@@ -1,4 +1,4 @@
-"""Profile of a column, read from its values, and the declaration proposed from it.
+"""Profile of a column, computed from its values, and the declaration that is proposed for it.
 
 This module reads private values without a charge: the results are for the curator alone.
 Proposed bounds are rounded outwards and exclude values that look like typing errors.
@@ -24,9 +24,9 @@ from pasearch.data.cells import CellFormat, ColumnCells, convert_to_numbers, con
 from pasearch.data.column import IDENTIFIER_NAME_PATTERN, WORD_PATTERN, Column
 from pasearch.data.numbers import PLAIN_NUMBER_FORM, NumberForm, canonicalize_number
 
-# Quantiles that delimit the middle of a column.
+# Quantiles between which the typical values of a column are.
 MIDDLE_QUANTILES = (0.01, 0.99)
-# Strings that often mean an absent cell, in lower case.
+# Strings that often mean a missing value, in lower case.
 MISSING_WORDS = frozenset(
     {"n.a.", "n.a", "na", "n/a", "none", "null", "nil", "nan", "unknown", "unk", "undefined",
      "missing", "not available", "not applicable", "not known", "not recorded", "no data",
@@ -34,52 +34,57 @@ MISSING_WORDS = frozenset(
      "#value!", "#div/0!", "#ref!", "#name?", "#num!", "#null!"}
 )  # fmt: skip
 
-# A number that may mean missing ("code") occurs in at least this fraction of the records ...
+# Missing codes: numbers that may mean missing, such as 97, 98 and 99.
+# Minimum fraction, and minimum number, of the records that have a missing code.
 MIN_CODE_FRACTION = 0.01
-# ... and in at least this number of them; at least `MIN_OTHER_RECORDS` records have other numbers.
 MIN_CODE_RECORDS = 3
+# Minimum number of records with other numbers.
 MIN_OTHER_RECORDS = 10
-# Codes at one end of a column, such as 97, 98 and 99.
+# Maximum number of missing codes at one end of a column.
 MAX_CODES = 4
-# A code is proposed as missing if its gap to the other numbers is at least this multiple of their
-# range; fewer than `MIN_OTHER_NUMBERS` different numbers do not show how wide the column is.
+# Minimum gap between a code and the other numbers, as a multiple of their range, for the proposal
+# that it means missing: if there are at least `MIN_OTHER_NUMBERS` different other numbers, and if
+# there are fewer, which do not show the range of the column.
 MIN_FAR_GAP = 1.5
 MIN_FAR_GAP_OF_FEW = 10.0
 MIN_OTHER_NUMBERS = 3
-# A code is only reported if its gap is at least this multiple of the range of the others ...
+# Minimum gap for a report without a proposal, as a multiple of the range of the other numbers, and
+# as a multiple of the gaps between them.
 MIN_REPORTED_GAP = 0.1
-# ... and at least this multiple of the gaps between them.
 MIN_REPORTED_GAP_RATIO = 3
 
-# Format of dates that look like integers, and the years in which they are read as dates.
+# Format of dates that look like integers, and range of years for which they are dates.
 COMPACT_DATE_FORMAT = "%Y%m%d"
 COMPACT_DATE_YEARS = (1900, 2100)
-# Distinct integers: at most this number in the target are classes; more may be an identifier.
+# Maximum number of distinct integers of a target that are classes; more in another column may be an
+# identifier.
 MAX_INTEGER_CLASSES = 20
-# Minimum mean number of words of values that are free text.
+# Minimum mean number of words per cell of a column of free text.
 MIN_MEAN_WORDS = 4
 
-# Categories proposed for a column, the most frequent first.
+# Maximum number of proposed categories, the most frequent ones.
 MAX_CATEGORIES = 64
-# Maximum distance from the middle of a column, in its widths; values beyond are typing errors.
+# Maximum distance of a value from the middle quantiles, as a multiple of their difference; values
+# beyond it are considered typing errors.
 OUTLIER_WIDTHS = 2.0
-# Bounds of dates that span at least this number of years are whole years; otherwise whole months.
+# Minimum number of years between date bounds that are rounded to years; others are rounded to
+# months.
 MIN_WHOLE_YEARS = 2
 # Maximum range of integers for which each integer gets a separate bin.
 MAX_INTEGER_BINS = 20
-# Bounds are multiples of a step: one of these times a power of ten. A range has at most
-# `MAX_ROUND_STEPS` steps.
+# Proposed bounds are multiples of a step, which is one of these numbers times a power of ten.
 ROUND_STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
+# Maximum number of such steps between the bounds.
 MAX_ROUND_STEPS = 20
-# A rating scale, such as 1 to 5, starts in this range: its ends are its bounds.
+# Range of the minimum of a rating scale, such as 1 to 5, whose bounds are not rounded.
 RATING_SCALE_STARTS = (-10, 1)
-# Up to this magnitude, the midpoint of two consecutive integers is exact in float64.
+# Maximum magnitude of consecutive integers whose midpoint is exact in float64.
 MAX_EXACT_MIDPOINT = 2.0**51
 
 
 @dataclass(frozen=True, kw_only=True)
 class ColumnProfile:
-    """A column and its values, parsed in each way that the check needs.
+    """Values of a column, and what they suggest about its kind and notation.
 
     Args:
         column: Declaration of the column.
@@ -88,7 +93,7 @@ class ColumnProfile:
         missing_counts: Count of each string that means missing, as declared or by default.
         counts: Count of each other string.
         is_target: Whether the column is predicted.
-        decimal: Decimal mark of the other columns, if it determines that of this one.
+        decimal: Decimal mark of the other columns, if this column is assumed to have the same.
     """
 
     column: Column
@@ -103,6 +108,7 @@ class ColumnProfile:
     def of(
         cls, column: Column, cells: ColumnCells, is_target: bool, decimal: str | None = None
     ) -> ColumnProfile:
+        """Make the profile of a column from its cells, (rows,)."""
         texts = convert_to_strings(cells)
         counts: Counter[str] = Counter(text for text in texts if text is not None)
         marks = set(map(column.comparison_key, column.reading.marks))
@@ -113,7 +119,7 @@ class ColumnProfile:
         )  # fmt: skip
 
     def find_rows(self, texts: Collection[str | None]) -> np.ndarray:
-        """Find the rows that contain one of some strings, bool, (rows,)."""
+        """Return whether each row contains one of the strings, bool, (rows,)."""
         return np.fromiter((text in texts for text in self.texts), bool, len(self.texts))
 
     @cached_property
@@ -145,7 +151,7 @@ class ColumnProfile:
 
     @cached_property
     def number_forms(self) -> list[NumberForm]:
-        """Number forms that parse the most values, the likeliest first."""
+        """Number formats that parse the most values, the likeliest first."""
         form = self.column.reading.form
         if not self.is_form_undeclared:
             return [form]
@@ -162,16 +168,17 @@ class ColumnProfile:
 
     @cached_property
     def number_form(self) -> NumberForm:
+        """Likeliest number format."""
         return self.number_forms[0] if self.number_forms else PLAIN_NUMBER_FORM
 
     @cached_property
     def default_numbers(self) -> np.ndarray:
-        """Each cell as a number in the declared form, float64, (rows,); NaN if it is none."""
+        """Each cell as a number in the declared format, float64, (rows,); NaN if it is not one."""
         return convert_to_numbers(self.cells, self.column.reading)
 
     @cached_property
     def numbers(self) -> np.ndarray:
-        """Each cell as a number in the likeliest form, float64, (rows,); NaN if it is none."""
+        """Each cell as a number in the likeliest format, float64, (rows,); NaN if it is not one."""
         reading = self.column.reading
         if self.number_form == reading.form:
             return self.default_numbers
@@ -187,7 +194,7 @@ class ColumnProfile:
 
     @cached_property
     def date_formats(self) -> list[str | None]:
-        """Date formats that parse the most values, the likeliest first; None is ISO."""
+        """Date formats that parse the most values, the likeliest first; None means ISO."""
         if self.column.kind is not None:
             return [self.column.format] if self.column.kind == "date" else []
         if self.is_numeric:
@@ -202,7 +209,7 @@ class ColumnProfile:
 
     @cached_property
     def days_by_text(self) -> dict[str, float]:
-        """Strings that are dates, in days since 1970-01-01."""
+        """Days since 1970-01-01 of each string that is a date."""
         found = {text: dates.parse_days(text, self.date_formats[0]) for text in self.value_counts}
         return {text: day for text, day in found.items() if not math.isnan(day)}
 
@@ -222,7 +229,10 @@ class ColumnProfile:
 
     @cached_property
     def is_identifier(self) -> bool:
-        """Whether all values are distinct; or most are, and the name is an identifier's."""
+        """Whether the values look like an identifier: integers that are all distinct.
+
+        If the name of the column is that of an identifier, at least half of them must differ.
+        """
         distinct = len(self.value_counts)
         unique = distinct == self.value_count
         unique |= self.has_identifier_name and distinct > self.value_count / 2
@@ -232,7 +242,7 @@ class ColumnProfile:
 
     @cached_property
     def is_text_identifier(self) -> bool:
-        """Whether the values are many strings under an identifier's name."""
+        """Whether the column has many different strings, and the name of an identifier."""
         many = len(self.value_counts) > MAX_INTEGER_CLASSES
         return many and self.has_identifier_name and not self.is_numeric
 
@@ -246,7 +256,7 @@ class ColumnProfile:
 
     @cached_property
     def is_code(self) -> bool:
-        """Whether integers are codes: with leading zeros, or too long for a float64."""
+        """Whether integers are codes, not numbers: with leading zeros, or too long for float64."""
         digits = [text for text in self.value_counts if text.isascii() and text.isdecimal()]
         if len(digits) < MIN_PARSED_FRACTION * len(self.value_counts):
             return False
@@ -279,8 +289,9 @@ class ColumnProfile:
     def missing_codes(self) -> list[tuple[float, bool]]:
         """Numbers that may mean missing, and whether each is far from all others.
 
-        Such a number repeats, and is at an end of the column. It is far if the gap to the others is
-        wider than their range. It is reported if the gap is wide, or if only it is below 0.
+        Such a number is frequent and at an end of the column. It is far if the gap to the others is
+        at least `MIN_FAR_GAP` times their range. The number -1 is listed whatever the gap is, if it
+        is the minimum and there is no other such number.
         """
         found, times = np.unique(self.finite_numbers, return_counts=True)
         if len(found) < 2:
@@ -304,7 +315,7 @@ class ColumnProfile:
 
     @cached_property
     def case(self) -> bool | None:
-        """Whether categories are case-sensitive (`Column.case`)."""
+        """Proposed value of `Column.case`: False if values differ only in case."""
         return False if self.case_variants else self.column.case
 
     @cached_property
@@ -318,7 +329,7 @@ class ColumnProfile:
         return names
 
     def comparison_key(self, text: str) -> str:
-        """Return the string by which proposed categories are compared, as in `Column`."""
+        """Return a string that is equal for equal proposed categories, as in `Column`."""
         fold = str.casefold if self.case is False else str
         return canonicalize_number(text) or fold(text)
 
@@ -331,7 +342,7 @@ class ColumnProfile:
         return round_bounds_outwards(numbers[~np.isin(numbers, codes)] if codes else numbers)
 
     def propose(self) -> Column:
-        """Complete the declaration with values inferred from the cells."""
+        """Return the declaration, completed with values inferred from the cells."""
         column, kind = self.column, self.kind
         if kind == "ignore":
             return Column(name=column.name, kind="ignore")
@@ -366,7 +377,7 @@ class ColumnProfile:
         few = few and self.is_integer and low.is_integer() and high.is_integer()
         few = few and high - low <= MAX_INTEGER_BINS
         if bins is None and few and -MAX_EXACT_MIDPOINT <= low < high <= MAX_EXACT_MIDPOINT:
-            # An edge between any two integers: of ten equal bins over 0 to 5, four would be empty.
+            # One bin per integer: of ten equal bins between 0 and 5, four would be empty.
             bins = tuple(low + place + 0.5 for place in range(int(high - low)))
         column = replace(column, kind="number", low=low, high=high, bins=bins)
         if not self.is_form_undeclared or self.number_form == PLAIN_NUMBER_FORM:
@@ -381,7 +392,7 @@ class ColumnProfile:
 
 
 def group_alike(texts: Collection[str], key: Callable[[str], str]) -> list[list[str]]:
-    """Group the strings that share a key with others, sorted."""
+    """Return groups of two or more strings with equal keys, each group sorted."""
     groups: dict[str, list[str]] = {}
     for text in sorted(texts):
         groups.setdefault(key(text), []).append(text)
@@ -389,19 +400,19 @@ def group_alike(texts: Collection[str], key: Callable[[str], str]) -> list[list[
 
 
 def sort_by_frequency(counts: Mapping[str, int]) -> list[str]:
-    """Sort strings by count, the most frequent first."""
+    """Return the strings, the most frequent first; equally frequent ones in alphabetical order."""
     return sorted(counts, key=lambda value: (-counts[value], value))
 
 
 def _find_codes_at_end(
     values: np.ndarray, often: np.ndarray, times: np.ndarray
 ) -> list[tuple[float, bool]]:
-    """Find the numbers at the upper end that may mean missing, and whether each is far above.
+    """Return the largest numbers if they may mean missing, and whether they are far above others.
 
     Args:
-        values: Distinct numbers, rising.
-        often: Whether each repeats.
-        times: Count of each.
+        values: Distinct numbers, ascending.
+        often: Whether each is frequent enough.
+        times: Number of records with each.
     """
     best: tuple[float, list[tuple[float, bool]]] = (0.0, [])
     for many in range(1, min(MAX_CODES, len(values) - 1) + 1):
@@ -425,9 +436,10 @@ def _find_codes_at_end(
 
 
 def round_bounds_outwards(values: np.ndarray) -> tuple[float, float]:
-    """Round the bounds of all values except typing errors outwards to round numbers.
+    """Return bounds of a column: the range of its values, rounded outwards to round numbers.
 
-    Bounds as wide as the worst error would leave the other values next to no differences.
+    Values that look like typing errors are excluded, because they could make the range so wide
+    that all other values would be scaled to nearly the same number.
     """
     if not len(values):
         return 0.0, 1.0
@@ -449,7 +461,13 @@ def round_bounds_outwards(values: np.ndarray) -> tuple[float, float]:
 
 
 def round_days_outwards(days: np.ndarray) -> tuple[date, date]:
-    """Round the range of all dates except typing errors to whole years, or months."""
+    """Return bounds of a date column: the range of its dates, rounded outwards to years or months.
+
+    Dates that look like typing errors are excluded.
+
+    Args:
+        days: Days since 1970-01-01, (values,).
+    """
     first, last = map(dates.convert_days_to_date, _find_range_without_outliers(days))
     if last.year - first.year >= MIN_WHOLE_YEARS:
         return date(first.year, 1, 1), date(last.year, 12, 31)
@@ -459,6 +477,7 @@ def round_days_outwards(days: np.ndarray) -> tuple[date, date]:
 
 
 def _find_range_without_outliers(values: np.ndarray) -> tuple[float, float]:
+    """Return the minimum and maximum of the values that are not far from the middle quantiles."""
     low, high = (
         float(each) for each in np.quantile(values, MIDDLE_QUANTILES, method="closest_observation")
     )
@@ -468,7 +487,7 @@ def _find_range_without_outliers(values: np.ndarray) -> tuple[float, float]:
 
 
 def _round_to_step(value: float, step: float, towards: Callable[[float], int]) -> float:
-    """Round to a multiple of a step, without the digits that binary fractions add."""
+    """Round outwards to a multiple of a step, without digits that float64 rounding causes."""
     if not abs(value / step) < 1e12:
         return value
     found = float(f"{towards(value / step) * step:.12g}")

@@ -1,12 +1,13 @@
-"""Inference of the notation of numbers, units and dates that parses the most values.
+"""Inference of the formats of numbers, units and dates that parse the most values of a column.
 
-    numbers    "12,300", "1.234,5": decimal marks and separators of thousands
-    units      "$48,665.71", "45 %", "12 kg": a string is a unit if it is a known one, or if all
-               numbers of a column with fractions or many distinct values have it; "A1" and "Q3"
-               are codes
+    numbers    "12,300", "1.234,5": decimal marks and separators of groups of digits
+    units      "$48,665.71", "45 %", "12 kg": known units, and any string that nearly all numbers of
+               a column have if the column has fractions or many distinct numbers. Otherwise strings
+               such as "A1" and "Q3" are codes
     dates      "31.12.2024", "Dec 31, 2024 11:59 PM"
 
-All functions read values: they are for the curator's check alone. A run uses declared forms only.
+All functions read private values, so they are for the curator's check alone. A run uses declared
+formats only.
 
 Source: docs/rules.md, rule 13.
 """
@@ -26,14 +27,14 @@ from pasearch.data.dates import ISO_PATTERN, compile_format, parse_days
 from pasearch.data.numbers import EQUIVALENT_MARKS, PLAIN_NUMBER_FORM, NumberForm
 
 NUMBER_PATTERN = re.compile(r"([^0-9]*)([0-9](?:[0-9.,'\u2019 \u00a0\u202f]*[0-9])?[.,]?)(.*)")
-"""Pattern of a cell: prefix, number, suffix."""
+"""Pattern of a cell that contains one number: prefix, number, suffix."""
 
 CURRENCIES = frozenset(
     "USD EUR GBP CHF JPY CNY RMB INR Rs Rs. SEK NOK DKK kr kr. PLN CZK HUF Ft RUB AUD CAD NZD SGD "
     "HKD ZAR BRL MXN KRW TRY AED SAR ILS THB IDR MYR PHP VND UAH RON BGN ARS CLP COP PEN NGN KES "
     "EGP PKR BDT TWD zł Kč Fr. SFr. RM US$ A$ AU$ C$ CA$ HK$ NZ$ S$ R$".split()
 )
-"""Currencies in addition to those of a single sign."""
+"""Names of currencies; characters such as $ and € are recognised by their Unicode category."""
 
 SCALE_WORDS = {
     "K": 1e3, "k": 1e3, "Tsd": 1e3, "thousand": 1e3, "M": 1e6, "mn": 1e6, "Mn": 1e6, "mln": 1e6,
@@ -44,7 +45,7 @@ SCALE_WORDS = {
 """Scale words after a number, with their factors."""
 
 MONEY_SCALE_WORDS = {"m": 1e6, "b": 1e9, "t": 1e12}
-"""Scale words that apply to amounts of money only: elsewhere m is a metre."""
+"""Scale words for amounts of money only: for example, m means metre in other columns."""
 
 UNIT_FAMILIES: tuple[dict[str, float], ...] = (
     {"ng": 1e-9, "µg": 1e-6, "mcg": 1e-6, "mg": 1e-3, "g": 1.0, "kg": 1e3, "kgs": 1e3},
@@ -63,27 +64,32 @@ UNIT_FAMILIES: tuple[dict[str, float], ...] = (
     {"W": 1.0, "kW": 1e3, "MW": 1e6}, {"Wh": 1.0, "kWh": 1e3, "MWh": 1e6},
     {"Pa": 1.0, "hPa": 100.0, "kPa": 1e3, "bar": 1e5}, {"cal": 1.0, "kcal": 1e3},
 )  # fmt: skip
-"""Units of the same quantity, with their factors."""
+"""Units of each quantity, with their factors relative to one of them."""
 
 OTHER_UNITS = frozenset(
     "% ‰ pct percent bps pp + ° °C °F mi mile miles mph km/h kmh kph m/s knots psi mmHg kJ J bpm "
     "rpm px dpi pts points pcs V A mA mAh acres ha m² m2 m^2 km² km2 sqm sqft ft² ft2 m³ m3 mg/dL "
     "mg/dl mmol/L g/dL t ton tons mAs sq.ft. x".split()
 )
-"""Further units, each of factor 1."""
+"""Further known units, each with factor 1."""
 
 MAX_UNITS = 12
 """Maximum number of different units of one column."""
 
 MIN_QUANTITY_NUMBERS = 20
-"""Minimum number of distinct numbers of a quantity whose unit is a letter or unknown."""
+"""Number of distinct numbers above which a letter or an unknown string may be a unit."""
 
 MIN_PARSED_FRACTION = 0.9
-"""Minimum fraction of the cells that must be parsed: numbers, numbers with units, or dates."""
+"""Minimum fraction of the cells that a format must parse to be inferred."""
 
 
 def count_parsed(counts: Mapping[str, int], form: NumberForm) -> int:
-    """Count the cells that are numbers in a form."""
+    """Return the number of cells that a number format parses.
+
+    Args:
+        counts: Count of each string.
+        form: Number format.
+    """
     return sum(times for text, times in counts.items() if math.isfinite(form.number(text)))
 
 
@@ -150,6 +156,7 @@ def _split_units(text: str, names: frozenset[str]) -> list[str]:
 
 
 def _is_unit(text: str, known: frozenset[str]) -> bool:
+    """Whether a string is a known unit or a currency sign."""
     return text in known or (len(text) == 1 and unicodedata.category(text) == "Sc")
 
 
@@ -158,7 +165,11 @@ KNOWN_UNITS = CURRENCIES.union(SCALE_WORDS, MONEY_SCALE_WORDS, OTHER_UNITS, *UNI
 
 
 def _assign_factors(units: list[str]) -> tuple[tuple[str, float], ...]:
-    """Return units with factors; the most frequent unit of each quantity has factor 1."""
+    """Return each unit with its factor; the most frequent unit of each quantity has factor 1.
+
+    Args:
+        units: Units, the most frequent first.
+    """
     money = any(unit in CURRENCIES or _is_unit(unit, frozenset()) for unit in units)
     base = [next((each[u] for u in units if u in each), 1.0) for each in UNIT_FAMILIES]
     scales = SCALE_WORDS | (MONEY_SCALE_WORDS if money else {})
@@ -175,9 +186,9 @@ NUMBER_FORMS = (
     PLAIN_NUMBER_FORM, NumberForm(".", ","), NumberForm(","), NumberForm(",", "."),
     NumberForm(".", " "), NumberForm(",", " "), NumberForm(".", "'"), NumberForm(",", "'"),
 )  # fmt: skip
-"""Number forms that a proposal tries, the likeliest first."""
+"""Number formats that are tried, the likeliest first."""
 
-# Number of distinct strings that decide whether forms other than the default are tried.
+# Maximum number of strings that decide whether formats other than the default are tried.
 NUMBER_SAMPLE = 32
 
 
@@ -187,14 +198,14 @@ def infer_number_forms(
     decimal: str | None = None,
     units: tuple[tuple[str, float], ...] = (),
 ) -> list[NumberForm]:
-    """Infer the number forms that parse the most strings, the likeliest first; may be empty.
+    """Return the number formats that parse the most cells, the likeliest first; may be empty.
 
-    If the default form parses everything, it is the only one.
+    If the default format parses all cells, it is the only one.
 
     Args:
         counts: Count of each string.
         decimal: Decimal mark of the other columns of the table; None: unknown.
-        units: Units of the forms with their factors, as in `NumberForm`.
+        units: Units with their factors, which are removed from numbers.
     """
     forms = [replace(form, units=units) for form in NUMBER_FORMS]
     tried = [form for form in forms if decimal is None or form.decimal == decimal]
@@ -207,7 +218,7 @@ def infer_number_forms(
         return []
     read, there = dict[NumberForm, int](), set("".join(counts))
     for form in tried:
-        # A separator that occurs in no string has no effect, so such forms parse alike.
+        # A separator that occurs in no string has no effect, so its format is not tried again.
         mark = form.thousands or ""
         groups = form.thousands is None or not there.isdisjoint(EQUIVALENT_MARKS.get(mark, mark))
         same = next((each for each in read if each.decimal == form.decimal), form)
@@ -221,9 +232,9 @@ DATE_FORMATS: tuple[str, ...] = (
     "%d.%m.%y", "%d/%m/%y", "%m/%d/%y", "%d %b %Y", "%d-%b-%Y", "%d-%b-%y", "%b %d, %Y",
     "%d %B %Y", "%B %d, %Y", "%Y-%m",
 )  # fmt: skip
-"""Date formats that a proposal tries, the likeliest first."""
+"""Date formats that are tried, the likeliest first."""
 
-# Number of distinct strings that determine the formats to try.
+# Maximum number of strings that decide which formats are tried.
 DATE_SAMPLE = 64
 
 MAX_DATE_CHARACTERS = 40
@@ -234,7 +245,7 @@ TIME_FORMATS = ("", " %H:%M", " %H:%M:%S", " %I:%M %p", " %I:%M:%S %p")
 
 
 def infer_date_formats(counts: Mapping[str, int], *, least: float = 0.0) -> list[str | None]:
-    """Infer the date formats that parse the most strings, the likeliest first; None is ISO.
+    """Return the date formats that parse the most cells, the likeliest first; None means ISO.
 
     Args:
         counts: Count of each string.
@@ -255,8 +266,11 @@ def infer_date_formats(counts: Mapping[str, int], *, least: float = 0.0) -> list
 
 
 def _simplify_characters(text: str) -> str:
-    """Replace each digit by 1 and each letter by x, except in AM and PM."""
-    if ISO_PATTERN.fullmatch(text):  # T and Z are no letters of a month
+    """Return a string with each digit replaced by 1, and each letter by x except in AM and PM.
+
+    Dates with equal results have the same candidates for their format.
+    """
+    if ISO_PATTERN.fullmatch(text):  # the letters T and Z are not part of a month
         return "1111-11-11"
     if len(text) > MAX_DATE_CHARACTERS:
         return ""
@@ -266,6 +280,7 @@ def _simplify_characters(text: str) -> str:
 
 @lru_cache(maxsize=4096)
 def _select_date_formats(shape: str) -> tuple[str | None, ...]:
+    """Return the date formats that a result of `_simplify_characters` fits; None means ISO."""
     if ISO_PATTERN.fullmatch(shape):
         return (None,)
     patterns = [day + time for day in DATE_FORMATS for time in TIME_FORMATS]

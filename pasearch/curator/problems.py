@@ -27,13 +27,13 @@ from pasearch.data.numbers import PLAIN_NUMBER_FORM, NumberForm
 from pasearch.data.text_columns import TextTable
 from pasearch.terminal_escaping import escape_text
 
-# Rows that a problem lists.
+# Maximum number of rows that a problem lists, and of problems of the same kind in a column.
 MAX_LISTED_ROWS = 20
-# Distinct strings searched for one that can be parsed in two ways.
+# Maximum number of strings that are searched for one that can be parsed in two ways.
 MAX_TRIED_TEXTS = 256
 # Minimum number of records of a class that can be learned with noise.
 MIN_CLASS_RECORDS = 10
-# Characters of a cell that are shown.
+# Maximum number of characters of a cell that are shown.
 MAX_SHOWN_CHARACTERS = 40
 
 
@@ -44,10 +44,10 @@ class Problem:
     Args:
         column: Name of the column; None: the whole table.
         what: Description, with values.
-        rows: Numbers of the first rows concerned, in spreadsheet numbering: the first record is 1,
-            plus the rows that the file has above its records (`shift_rows`).
-        count: Number of rows concerned; 0: the whole column.
-        mark: String concerned, if it may mean missing.
+        rows: Numbers of the first rows that have the problem, counted from 1. `shift_rows` adds the
+            lines above the records, so that they are the row numbers of a spreadsheet program.
+        count: Number of rows that have the problem; 0: the whole column has it.
+        mark: String that may mean missing, if the problem is about one.
     """
 
     column: str | None
@@ -57,18 +57,22 @@ class Problem:
     mark: str | None = None
 
     def reword_for_table(self, marks: Sequence[str]) -> Problem:
-        """Return the problem, reworded if its string is proposed to mean missing in all columns."""
+        """Return the problem with another description, if `mark` is proposed for all columns.
+
+        Args:
+            marks: Missing marks of the whole table in the proposed schema.
+        """
         if self.mark is None or self.mark not in marks:
             return self
         what = f"{_quote_cell(self.mark)} is proposed to mean missing in all columns"
         return replace(self, what=what)
 
     def shift_rows(self, above: int) -> Problem:
-        """Add the number of rows above the records to the row numbers."""
+        """Return the problem with row numbers increased by the number of rows `above` records."""
         return replace(self, rows=tuple(row + above for row in self.rows))
 
     def text(self) -> str:
-        """Render the problem as one line."""
+        """Return the problem as one line of text."""
         where = "table" if self.column is None else f"column {self.column!r}"
         if not self.count:
             return f"{where}: {self.what}"
@@ -110,6 +114,7 @@ def find_column_problems(profile: ColumnProfile, parsed: np.ndarray) -> Iterator
 
 
 def _find_missing_problems(profile: ColumnProfile, parsed: np.ndarray) -> Iterator[Problem]:
+    """Yield the missing cells of readable rows: by default marks, and by declared marks."""
     empty = len(profile.texts) - profile.counts.total() - sum(profile.missing_counts.values())
     if empty + len(profile.missing_counts) == len(parsed) - np.count_nonzero(parsed):
         return
@@ -133,11 +138,12 @@ def _quote_cell(text: object) -> str:
 
 
 def _quote_examples(texts: Collection[str]) -> str:
+    """Return "such as" and the first three strings, quoted."""
     return f"such as {', '.join(_quote_cell(text) for text in list(texts)[:3])}"
 
 
 def _find_form_problems(profile: ColumnProfile) -> Iterator[Problem]:
-    """Yield the notation of numbers that must be declared, because it is not the default."""
+    """Yield problems of a column whose numbers are not in the default format."""
     name, form = profile.column.name, profile.number_form
     if not profile.is_form_undeclared or form == PLAIN_NUMBER_FORM:
         return
@@ -156,6 +162,7 @@ def _find_form_problems(profile: ColumnProfile) -> Iterator[Problem]:
 
 
 def _describe_form(form: NumberForm) -> str:
+    """Return the keys of a schema file that declare a number format."""
     keys = [f'decimal = "{form.decimal}"'] if form.decimal != PLAIN_NUMBER_FORM.decimal else []
     keys += [f'thousands = "{form.thousands}"'] if form.thousands is not None else []
     factors = ", ".join(f'"{unit}" = {factor:.12g}' for unit, factor in form.units)
@@ -164,6 +171,7 @@ def _describe_form(form: NumberForm) -> str:
 
 
 def _find_number_problems(profile: ColumnProfile) -> Iterator[Problem]:
+    """Yield cells of a numeric column that are not numbers, mean missing, or are out of bounds."""
     column, name, values = profile.column, profile.column.name, profile.numbers
     yield from _find_mark_problems(profile, "numbers")
     if len(profile.finite_numbers) != profile.value_count:
@@ -200,6 +208,7 @@ def _find_number_problems(profile: ColumnProfile) -> Iterator[Problem]:
 
 
 def _find_mark_problems(profile: ColumnProfile, among: str) -> Iterator[Problem]:
+    """Yield undeclared strings that often mean missing, among numbers or dates."""
     for text in profile.missing_words[:MAX_LISTED_ROWS]:
         hint = "" if profile.column.is_declared else ": proposed to mean missing"
         what = f"{_quote_cell(text)} occurs among {among}{hint}"
@@ -207,6 +216,7 @@ def _find_mark_problems(profile: ColumnProfile, among: str) -> Iterator[Problem]
 
 
 def _find_date_problems(profile: ColumnProfile) -> Iterator[Problem]:
+    """Yield cells of a date column that are not dates, are ambiguous, or are out of bounds."""
     column, name, pattern = profile.column, profile.column.name, profile.date_formats[0]
     yield from _find_mark_problems(profile, "dates")
     read = profile.days_by_text
@@ -240,6 +250,7 @@ def _find_date_problems(profile: ColumnProfile) -> Iterator[Problem]:
 
 
 def _find_category_problems(profile: ColumnProfile) -> Iterator[Problem]:
+    """Yield categories of a column that are similar, undeclared, or may mean something else."""
     column, name = profile.column, profile.column.name
     if profile.is_target and column.kind is None and infer_date_formats(profile.value_counts):
         what = "looks like a date, which cannot be a target: choose a number or a class"
@@ -285,6 +296,7 @@ def _find_category_problems(profile: ColumnProfile) -> Iterator[Problem]:
 
 
 def _find_class_problems(profile: ColumnProfile) -> Iterator[Problem]:
+    """Yield classes of the target with too few records, and too few classes."""
     name, declared = profile.column.name, profile.column.categories
     proposed = sort_by_frequency(profile.category_counts)[:MAX_CATEGORIES]
     classes = proposed if declared is None else declared
@@ -306,7 +318,7 @@ def _find_class_problems(profile: ColumnProfile) -> Iterator[Problem]:
 
 
 def find_table_problems(table: TextTable, faults: Sequence[Fault | None]) -> list[Problem]:
-    """Find the rows that cannot be read, and duplicate rows.
+    """List the problems of whole rows: rows that cannot be read, and duplicate rows.
 
     Args:
         table: All columns, the target included.
@@ -327,7 +339,7 @@ def find_table_problems(table: TextTable, faults: Sequence[Fault | None]) -> lis
 def make_problem(
     column: str | None, what: str, where: Sequence[bool] | np.ndarray
 ) -> list[Problem]:
-    """Create a problem from the rows that have it; an empty list if no row has it.
+    """Return a list of one problem with the rows that have it, or an empty list if no row has it.
 
     Args:
         column: Name of the column; None: the whole table.

@@ -1,4 +1,4 @@
-"""Data sets of arrays: in memory, in a .npz file, or in a folder of .npy files.
+"""Data source: arrays x and y, in memory, in a .npz file, or in a folder of .npy files.
 
 Source: docs/rules.md, rules 3 and 13.
 """
@@ -44,14 +44,19 @@ class ArrayFile(Source):
     uses = ("bounds", "classes", "regression", "labels")
 
     def takes(self, data: str) -> bool:
-        """Check that the name ends in .npz, or that the folder contains x.npy and y.npy."""
+        """Whether the name ends in .npz, or the folder contains x.npy and y.npy."""
         return super().takes(data) or (bool(data) and is_folder_of_arrays(Path(data)))
 
     def load(self, data: str, declared: DataDeclaration) -> Dataset:
         """Load the data set; large arrays are read when a run begins."""
         path = Path(data)
         arrays = _open_npz(path)
-        bounds = _read_bounds(path, arrays)
+        bounds: tuple[float, float] | None = None
+        if "bounds" in arrays:
+            ends = arrays["bounds"].read()
+            if ends.shape != (2,) or ends.dtype.kind not in "iuf":
+                raise UsageError(f"{path}: `bounds` has shape {ends.shape}: expected two numbers.")
+            bounds = float(ends[0]), float(ends[1])
         classes: Any = None
         if "classes" in arrays:  # the number of classes, or their labels
             is_count = math.prod(arrays["classes"].shape) == 1
@@ -83,7 +88,7 @@ class ArrayFile(Source):
         return replace(dataset, official_test=tail)
 
     def new_records(self, data: str, schema: AnySchema) -> np.ndarray:
-        """Read the array x."""
+        """Read the array x of a file."""
         arrays, _ = find_stored_arrays(Path(data), ("x",))
         if "x" not in arrays:
             raise UsageError(f"{data} has no array x: expected the new records in it.")
@@ -147,6 +152,7 @@ def from_arrays(
 
 
 def _check_arrays(x: object, y: object, where: str, regression: bool) -> None:
+    """Raise UsageError if x or y has an invalid type or shape."""
     masked = any(isinstance(each, np.ma.MaskedArray) for each in (x, y))
     if (
         masked
@@ -177,10 +183,9 @@ def _check_arrays(x: object, y: object, where: str, regression: bool) -> None:
 
 
 def _get_declared_classes(declared: DataDeclaration) -> Any:
-    """Return the number of classes or the labels that the user declares; None if neither.
+    """Return the number of classes, or the labels, that the user declares; None if neither.
 
-    Raises:
-        UsageError: `classes` and `labels` are both given.
+    Raises UsageError if `classes` and `labels` are both given.
     """
     if declared.labels is None:
         return declared.classes
@@ -191,6 +196,7 @@ def _get_declared_classes(declared: DataDeclaration) -> Any:
 
 
 def _describe_assumed_labels(classes: int | None) -> str:
+    """Return a remark for the plan on labels that are assumed to be 0, 1, 2, ..."""
     assumed = (
         "no labels declared: using 0, 1, 2, ..."
         if classes is None
@@ -205,10 +211,11 @@ def _describe_assumed_labels(classes: int | None) -> str:
 def resolve_classes(
     given: Any, dtype: np.dtype[Any], where: str
 ) -> tuple[int | None, tuple[Any, ...] | None]:
-    """Return the number of classes, and their labels unless these are 0, 1, ...
+    """Return the number of classes (None if undeclared), and their labels (None if 0, 1, ...).
 
     Args:
         given: Number of classes, or the labels: a sequence, or one string separated by commas.
+            None: undeclared.
         dtype: Type of y; public.
         where: Name of the data in error messages.
 
@@ -251,6 +258,7 @@ def resolve_classes(
 
 
 def _parse_label_number(text: str) -> int | float:
+    """Parse a label as an integer if possible, else as a float; raise ValueError if not finite."""
     try:
         return int(text)
     except ValueError:
@@ -260,6 +268,7 @@ def _parse_label_number(text: str) -> int | float:
 
 
 def _open_npz(path: Path) -> dict[str, StoredArray]:
+    """Return the arrays of a file by name, unread, after checking names and sizes."""
     arrays, names = find_stored_arrays(path, ARRAY_NAMES)
     if missing := {"x", "y"} - set(names):
         raise UsageError(
@@ -273,15 +282,6 @@ def _open_npz(path: Path) -> dict[str, StoredArray]:
                 "string."
             )
     return arrays
-
-
-def _read_bounds(path: Path, arrays: dict[str, StoredArray]) -> tuple[float, float] | None:
-    if "bounds" not in arrays:
-        return None
-    bounds = arrays["bounds"].read()
-    if bounds.shape != (2,) or bounds.dtype.kind not in "iuf":
-        raise UsageError(f"{path}: `bounds` has shape {bounds.shape}: expected two numbers.")
-    return float(bounds[0]), float(bounds[1])
 
 
 def _read_integer(path: Path, arrays: dict[str, StoredArray], name: str) -> int:

@@ -1,9 +1,8 @@
 """Arrays in a .npz file or in a folder of .npy files, read only when needed.
 
-A file of some megabytes may unpack to gigabytes. The header of an array gives its shape and type
-before anything is unpacked. They are compared with what is expected, with the size in the archive,
-and with the memory of the machine. A plan needs only the headers: arrays of more than
-`MAX_EAGER_BYTES` are unpacked when a run begins.
+A file of some megabytes may decompress to gigabytes. Therefore the header of an array is read
+first. Its shape and type must agree with the size that the archive states and fit into memory. A
+plan needs only the headers: arrays of more than `MAX_EAGER_BYTES` are read when a run begins.
 
 Source: docs/rules.md, rule 13 (the metadata of a file may be read freely, its values may not).
 """
@@ -29,13 +28,14 @@ from pasearch.errors import UsageError, suggest_file
 from pasearch.files import check_memory
 
 MAX_EAGER_BYTES = 2**26
-"""Maximum size, in bytes, of an array that is read at once: damage is then found before a plan."""
+"""Maximum size, in bytes, of an array that is read before the plan, so that damage is found early.
+"""
 
 BLOCK_BYTES = 2**24
 """Size of the blocks, in bytes, in which an array is read that is not held in memory."""
 
 MAX_HEADER_BYTES = 10_000
-"""Maximum size of an array's header, in bytes: numpy's own limit, applied before unpacking."""
+"""Maximum size of an array's header, in bytes: numpy's limit, checked before numpy reads it."""
 
 MAX_AXES = 8
 """Maximum number of axes of an array; records need four at most."""
@@ -52,7 +52,7 @@ Source = Path | bytes
 
 
 class StoredArray:
-    """An array in a file: its shape and type are known, its numbers are read on demand.
+    """Array in a file, whose header has been read; its numbers are read when they are needed.
 
     Args:
         source: Path of the file, or its content.
@@ -73,22 +73,22 @@ class StoredArray:
 
     @property
     def ndim(self) -> int:
-        """The number of axes."""
+        """Number of axes."""
         return len(self.shape)
 
     @property
     def nbytes(self) -> int:
-        """The size of the numbers in memory, in bytes."""
+        """Maximum size of the numbers in memory while they are read, in bytes."""
         return math.prod(self.shape) * max(self.dtype.itemsize, self._as.itemsize)
 
     def astype(self, dtype: Any) -> StoredArray:
-        """Return the same array, to be read as another type."""
+        """Return the same stored array, which is converted to another type when it is read."""
         other = StoredArray(self._source, self._member, self.shape, self._as)
         other.dtype = np.dtype(dtype)
         return other
 
     def read(self) -> np.ndarray:
-        """Return the numbers; they are kept in memory, so that every reader gets the same.
+        """Return the numbers, which stay in memory, so that every reader gets the same array.
 
         Raises:
             UsageError: The file is damaged, was changed, or is too large for this machine.
@@ -126,6 +126,7 @@ class StoredArray:
 
     @contextmanager
     def _open_member(self) -> Iterator[IO[bytes]]:
+        """Open the array's file; raise UsageError if it is damaged or has another header now."""
         try:
             with _open_archive(self._source) as archive:
                 if _read_shape_and_type(archive, self._member) != (self.shape, self._as):
@@ -140,7 +141,7 @@ class StoredArray:
 
 @dataclass(frozen=True, slots=True)
 class _FolderArchive:
-    """A folder of .npy files with the interface of an archive."""
+    """Folder of .npy files with the methods of `zipfile.ZipFile` that are used here."""
 
     path: Path
 
@@ -161,14 +162,14 @@ class _FolderArchive:
 
 
 def is_folder_of_arrays(path: Path) -> bool:
-    """Check that a folder contains the files x.npy and y.npy."""
+    """Whether a folder contains the files x.npy and y.npy."""
     return all((path / f"{name}.npy").is_file() for name in ("x", "y"))
 
 
 def find_stored_arrays(
     source: Source, wanted: Iterable[str]
 ) -> tuple[dict[str, StoredArray], list[str]]:
-    """Find the wanted arrays of a .npz file, unread, and the names of all its arrays.
+    """Return the wanted arrays of a file without reading them, and the names of all its arrays.
 
     Args:
         source: Path of the file, or its content.
@@ -205,6 +206,7 @@ def find_stored_arrays(
 
 
 def _read_exactly(file: IO[bytes], many: int) -> bytes:
+    """Read a number of bytes; raise EOFError if the file has fewer."""
     found = bytearray()
     while len(found) < many:
         if not (more := file.read(many - len(found))):
@@ -222,9 +224,10 @@ def _open_archive(source: Source) -> zipfile.ZipFile | _FolderArchive:
 def _read_shape_and_type(
     archive: zipfile.ZipFile | _FolderArchive, member: str
 ) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    """Read the shape and the type of an array from its header; a ValueError if it is invalid.
+    """Read the shape and the type of an array from its header.
 
-    The size of the array must equal the unpacked size that the archive states.
+    Raises ValueError if the header is invalid, or if the size of the array differs from the
+    uncompressed size that the archive states.
     """
     with archive.open(member) as file:
         head = _read_header(file)
@@ -243,6 +246,7 @@ def _read_shape_and_type(
 
 
 def _read_header(file: IO[bytes]) -> io.BytesIO:
+    """Read the bytes of an array's header; raise ValueError if it is too long."""
     start = file.read(8)
     width = 2 if start[6:7] == b"\x01" else 4
     size = file.read(width)
@@ -253,10 +257,12 @@ def _read_header(file: IO[bytes]) -> io.BytesIO:
 
 
 def _describe_source(source: Source) -> str:
+    """Return the subject of an error message about the file."""
     return "The file of arrays" if isinstance(source, bytes) else str(source)
 
 
 def _describe_fault(source: Source) -> str:
+    """Return the predicate of an error message about a file that cannot be read."""
     if isinstance(source, bytes) or source.is_dir():
         return "is damaged"
     with open(os.fspath(source), "rb") as file:

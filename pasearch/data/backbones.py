@@ -3,13 +3,13 @@
     front_end = { weights = "backbone.pt", module = "small" }
 
 The output of a backbone is whitened like scattering coefficients (`data.whitening`): it is
-projected on directions learned from synthetic images, rescaled, and normalised. Then its mean is
-subtracted, which is estimated privately (not with `centred = false`).
+projected on directions learned from synthetic images, rescaled, and normalised. Unless
+`centred = false`, its privately estimated mean is then subtracted.
 
 The weights come from a file that the user declares public, and they never change. Each record is
-mapped alone, so a backbone has no privacy cost. If the weights were trained on the private records,
-no guarantee of this package would hold. The privacy card states that they are assumed public, with
-the hash of the file.
+transformed alone, so a backbone has no privacy cost. If the weights were trained on the private
+records, no guarantee of this package would hold. The privacy card states that they are assumed
+public, with the hash of the file.
 
 Source: Tramer and Boneh 2021, section 6 (transfer); De et al. 2022, section 5.
 """
@@ -48,9 +48,10 @@ MAX_IMAGE_SIDE = 512
 
 
 class SmallConvNet(nn.Module):
-    """Five convolutions for images of 16 to 64 pixels: (batch, 3, height, width) to (batch, 1152).
+    """Network of five convolutions for images with sides of 16 to 64 pixels, with 1152 outputs.
 
-    The output has averages over a 4 x 4 grid of the second level and a 2 x 2 grid of the third.
+    The outputs are averages of activations: of the second stage over a 4 x 4 grid, and of the third
+    stage over a 2 x 2 grid.
     """
 
     def __init__(self) -> None:
@@ -60,7 +61,7 @@ class SmallConvNet(nn.Module):
         self.third = nn.Sequential(nn.MaxPool2d(2), _block(48, 96), _block(96, 96))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Compute the averages."""
+        """Compute the outputs, (batch, 3, height, width) to (batch, 1152)."""
         middle = self.second(self.first(x))
         last = self.third(middle)
         pooled = functional.adaptive_avg_pool2d
@@ -68,12 +69,13 @@ class SmallConvNet(nn.Module):
 
 
 def _block(inputs: int, outputs: int) -> nn.Sequential:
+    """Build a 3 x 3 convolution, batch normalisation and ReLU."""
     layer = nn.Conv2d(inputs, outputs, 3, padding=1, bias=False)
     return nn.Sequential(layer, nn.BatchNorm2d(outputs), nn.ReLU())
 
 
 def _torchvision_builder(name: str, head: str) -> Callable[[], nn.Module]:
-    """Return a builder of a torchvision module without its last layers."""
+    """Return a function that builds a torchvision model without its output layers."""
 
     def build_module() -> nn.Module:
         import torchvision
@@ -93,7 +95,7 @@ MODULES: dict[str, tuple[Callable[[], nn.Module], int]] = {
     "mobilenet_v3_small": (_torchvision_builder("mobilenet_v3_small", "classifier"), 576),
     "efficientnet_b0": (_torchvision_builder("efficientnet_b0", "classifier"), 1280),
 }
-"""Builder of each module, and the number of its outputs per image."""
+"""Function that builds each network, and the number of its outputs per image."""
 
 
 def build_backbone_module(module: str) -> nn.Module:
@@ -102,7 +104,7 @@ def build_backbone_module(module: str) -> nn.Module:
 
 
 def check_module_name(module: object) -> str:
-    """Return the name of a module if it exists.
+    """Return the name of a network after checking that it is a key of `MODULES`.
 
     Raises:
         UsageError: There is no module of that name.
@@ -116,9 +118,9 @@ def check_module_name(module: object) -> str:
 
 
 class Backbone(Whitening):
-    """The whitened output of a backbone, with norm `ROW_NORM`.
+    """Whitened output of a backbone, with norm `ROW_NORM`.
 
-    Guarantee: a record's result depends on that record alone, in training mode too.
+    Guarantee: a record's output depends on that record alone, even if training mode is requested.
 
     Args:
         shape: Shape of a record, (height, width) or (channels, height, width).
@@ -138,11 +140,11 @@ class Backbone(Whitening):
             owner.register_buffer(last, parameter.detach())  # a buffer is never trained
 
     def train(self, mode: bool = True) -> Backbone:
-        """Stay in evaluation mode: batch normalisation would mix records."""
+        """Stay in evaluation mode: in training mode, batch normalisation would mix records."""
         return super().train(False)
 
-    def coefficients(self, x: Tensor) -> Tensor:
-        """Compute the backbone's output, (batch, *shape) to (batch, numbers)."""
+    def compute_features(self, x: Tensor) -> Tensor:
+        """Compute the backbone's output before whitening, (batch, *shape) to (batch, outputs)."""
         pixels = self.side**2 or math.prod(self.shape[-2:])
         parts = x.split(max(1, MAX_BATCH_PIXELS // pixels))
         found = [self.network(prepare_images(part, self.shape, self.side)) for part in parts]
@@ -169,7 +171,10 @@ def prepare_images(x: Tensor, shape: Shape, side: int = 0) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class PublicBackbone(FrontEnd):
-    """A public backbone. Its text contains the hash of the weights, whose path is registered here.
+    """Front end that applies a public backbone.
+
+    Its string `text` contains the hash of the weights. The path of their file is stored in
+    `_WEIGHTS_PATHS` when the user's table is parsed.
 
     Args:
         module_name: Name of the network, a key of `MODULES`.
@@ -198,7 +203,7 @@ class PublicBackbone(FrontEnd):
         )
 
     def output_shape(self, shape: Shape) -> Shape:
-        """Return the number of directions."""
+        """Return the number of whitening directions: one output per direction."""
         image = (1, *shape) if len(shape) == 2 else shape
         sides = image[1:] if len(image) == 3 else (0,)
         if (
@@ -215,7 +220,7 @@ class PublicBackbone(FrontEnd):
         return Backbone(shape, self.module_name, self.side)
 
     def ready_module(self, shape: Shape) -> nn.Module:
-        """Build the map with its weights, and with directions learned from synthetic images.
+        """Build the backbone with its weights, and with directions learned from synthetic images.
 
         Raises:
             UsageError: The file of weights is unknown in this process, was changed, or does not
@@ -229,7 +234,7 @@ class PublicBackbone(FrontEnd):
 
 @dataclass(frozen=True, slots=True)
 class CentredBackbone(CentredFrontEnd, PublicBackbone):
-    """The output of a public backbone minus its mean, which is estimated privately."""
+    """Front end that subtracts the privately estimated mean from a backbone's output."""
 
     name: ClassVar[str] = "backbone_centred"
 
@@ -248,11 +253,11 @@ REQUIRED_KEYS = {"weights", "module"}
 
 
 def parse_backbone_table(table: Mapping[str, Any], folder: Path | None = None) -> PublicBackbone:
-    """Parse a table that describes a backbone: weights, module, and optionally side and centred.
+    """Parse a user's table that describes a backbone, and check its file of weights.
 
     Args:
-        table: Table of the user.
-        folder: Folder of relative paths; None for the current directory.
+        table: Values of weights and module, and optionally of side and centred.
+        folder: Folder of relative paths; None: the current directory.
 
     Raises:
         UsageError: The table has another key, the file is missing, or the weights do not fit the
@@ -279,7 +284,7 @@ def parse_backbone_table(table: Mapping[str, Any], folder: Path | None = None) -
 
 
 def parse_backbone_text(text: str) -> PublicBackbone | None:
-    """Parse the text of a backbone; None if it is none."""
+    """Parse the string of a backbone's front end; None if it is not such a string."""
     name, *parts = text.split(":")
     if name not in FRONT_END_CLASSES or len(parts) != 3:
         return None
@@ -296,7 +301,10 @@ def _read_weights_file(path: Path) -> bytes:
 
 
 def _load_weights(front_end: PublicBackbone) -> dict[str, Tensor]:
-    """Load the weights of a backbone, without those of the removed last layers."""
+    """Load the weights of a backbone from its file, without those of the removed output layers.
+
+    Raises UsageError if the file is unknown in this process, was changed, or does not fit.
+    """
     path = _WEIGHTS_PATHS.get(front_end.sha256)
     if path is None:
         raise UsageError(

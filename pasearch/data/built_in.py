@@ -1,4 +1,4 @@
-"""Named image data sets: digits, MNIST-like idx files, CIFAR-10, SVHN.
+"""Data source: image data sets with a name (digits, MNIST, Fashion-MNIST, CIFAR-10, SVHN).
 
 Source: docs/rules.md, rules 3 and 13.
 """
@@ -21,9 +21,9 @@ from pasearch.data.source import SOURCES, DataDeclaration, Source
 from pasearch.errors import UsageError
 
 IDX_CLASSES = {"mnist": "MNIST", "fashion-mnist": "FashionMNIST"}
-"""torchvision class of each data set, which is also the name of its folder."""
+"""Class of torchvision for each data set in idx files; also the name of its folder."""
 
-TORCHVISION_NAMES = ("cifar10", "svhn")
+TORCHVISION_NAMES = ("cifar10", "svhn")  # data sets that torchvision reads
 
 BUILT_IN_NAMES = ("digits", *IDX_CLASSES, *TORCHVISION_NAMES)
 
@@ -33,7 +33,7 @@ MAX_IDX_BYTES = 2**28
 
 @SOURCES.register
 class BuiltIn(Source):
-    """A data set of `BUILT_IN_NAMES`: in `data_root` in torchvision's layout, or downloaded."""
+    """Data set with a name in `BUILT_IN_NAMES`, from `data_root` in torchvision's layout."""
 
     name = "built-in"
     kind = "built-in images"
@@ -52,6 +52,7 @@ class BuiltIn(Source):
 
 
 def _load_digits(public: bool) -> Dataset:
+    """Load the digits of scikit-learn, 8 x 8 pixels."""
     found = find_spec("sklearn")
     folder = Path(found.origin).parent if found and found.origin else Path()
     file = folder / "datasets/data/digits.csv.gz"
@@ -72,9 +73,18 @@ def _load_digits(public: bool) -> Dataset:
 
 
 def _load_idx_set(name: str, root: Path, *, download: bool, public: bool) -> Dataset:
+    """Load a data set of idx files, training images first."""
     folder = root / IDX_CLASSES[name] / "raw"
     if download:
-        _download(IDX_CLASSES[name], root)
+        from torchvision import datasets
+
+        try:
+            getattr(datasets, IDX_CLASSES[name])(root, download=True)
+        except (OSError, RuntimeError) as error:
+            raise UsageError(
+                f"Could not download {IDX_CLASSES[name]} into {root}: {error}. "
+                "Copy the idx files there, or set `data_root=` to their folder."
+            ) from None
     parts = []
     for part in ("train", "t10k"):
         images = _read_idx(folder / f"{part}-images-idx3-ubyte", axes=3)
@@ -102,20 +112,11 @@ def _load_idx_set(name: str, root: Path, *, download: bool, public: bool) -> Dat
     )
 
 
-def _download(torchvision_class: str, root: Path) -> None:
-    from torchvision import datasets
-
-    try:
-        getattr(datasets, torchvision_class)(root, download=True)
-    except (OSError, RuntimeError) as error:
-        raise UsageError(
-            f"Could not download {torchvision_class} into {root}: {error}. "
-            "Copy the idx files there, or set `data_root=` to their folder."
-        ) from None
-
-
 def _read_idx(path: Path, *, axes: int) -> np.ndarray:
-    """Read an idx file of bytes: magic number, one big-endian size per axis, then the bytes."""
+    """Read an array of bytes, with this number of axes, from an idx file.
+
+    The file has a magic number, one big-endian size per axis, and then the bytes.
+    """
     packed = path.with_name(path.name + ".gz")
     try:
         if path.is_file():
@@ -150,13 +151,17 @@ def _read_idx(path: Path, *, axes: int) -> np.ndarray:
 
 
 def _read_announced(file: IO[bytes] | gzip.GzipFile, axes: int) -> bytes:
-    """Read an idx file's header, the bytes that it announces, and one byte more if there is one."""
+    """Read the header of an idx file and the number of bytes that it states, plus one.
+
+    The additional byte shows that a file is too long.
+    """
     head = file.read(4 + 4 * axes)
     announced = math.prod(struct.unpack(f">{axes}I", head[4:])) if len(head) == 4 + 4 * axes else 0
     return head + file.read(min(announced, MAX_IDX_BYTES) + 1)
 
 
 def _load_torchvision_set(name: str, root: Path, *, download: bool, public: bool) -> Dataset:
+    """Load a data set of `TORCHVISION_NAMES`, training images first."""
     from torchvision import datasets
 
     try:

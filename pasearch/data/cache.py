@@ -1,8 +1,8 @@
-"""The output of expensive feature extractors, computed once and stored in a private folder.
+"""Cache of expensive feature extractors: their output is stored in a private folder.
 
 The name of a file is a hash of the records, the schema and the feature extractor, so a file is
-never used for other inputs. The folder is as private as the records because it holds them,
-transformed.
+never used for other inputs. The folder is as private as the records, because it contains the
+transformed records.
 """
 
 from __future__ import annotations
@@ -22,24 +22,33 @@ from pasearch.data.front_ends import FittedFrontEnd
 from pasearch.errors import UsageError
 
 CACHE_FOLDER = "transformed-records"
-"""Name of the subfolder of the user's folder: only the user may enter it."""
+"""Name of the subfolder of the user's cache folder; only the user may enter it (mode 0700)."""
 
 EncodeFunction = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
+"""Function from record positions to features and a mask of usable records."""
 
 
 def transform_records(
     dataset: Any, front: FittedFrontEnd, encode: EncodeFunction
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Transform all records, float32 (n, ...), and find the usable ones, bool (n,).
+    """Return all records after a feature extractor, and whether each is usable.
+
+    The result is read from the cache, or computed and stored there. Without a cache folder, or for
+    a cheap feature extractor, it is computed in memory.
 
     Args:
         dataset: `partitions.Dataset` of the records.
-        front: Feature extractor that maps each record alone, so that nothing is released.
-        encode: Function from record positions to (features in [0, 1], usable); the features are the
-            output of `front.first_stage`, if it has one.
+        front: Feature extractor that transforms each record alone, so that nothing is released.
+        encode: Function from record positions to features in [0, 1] and a mask of usable records.
+            If `front` has a first stage, the features are the output of this stage.
+
+    Returns:
+        Features, float32 (n, ...), and mask, bool (n,).
     """
+    shape = (dataset.n, *front.front_end.output_shape(dataset.schema.shape))
     if dataset.cache is None or not front.front_end.costly:
-        return _compute_records(dataset, front, encode, lambda shape: np.empty(shape, np.float32))
+        features = np.empty(shape, np.float32)
+        return features, _compute_records(dataset, front, encode, out=features)
     folder = dataset.cache / CACHE_FOLDER
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -60,15 +69,13 @@ def transform_records(
         # A new folder, so that no existing file or link is followed or overwritten.
         with tempfile.TemporaryDirectory(dir=folder, prefix=".part-") as own:
             part, mask = Path(own) / "part.npy", Path(own) / "usable.npy"
-            made = _compute_records(
-                dataset, front, encode, lambda shape: _create_array_file(part, shape)
-            )
-            np.save(mask, made[1])
+            made = np.lib.format.open_memmap(part, mode="w+", dtype=np.float32, shape=shape)
+            part.chmod(0o600)
+            np.save(mask, _compute_records(dataset, front, encode, out=made))
             mask.chmod(0o600)
-            made[0].flush()
+            made.flush()
             os.replace(mask, usable)
             os.replace(part, path)
-    shape = (dataset.n, *front.front_end.output_shape(dataset.schema.shape))
     features = _load_cached_array(path, shape, np.dtype(np.float32), memory_mapped=True)
     return features, _load_cached_array(usable, shape[:1], np.dtype(bool), memory_mapped=False)
 
@@ -82,7 +89,7 @@ def _load_cached_array(
         UsageError: The file is damaged, or has another shape or type than it was written with.
     """
     try:
-        # Mapped first, so that shape and type are checked before it is read.
+        # Memory-mapped first, so that shape and type are checked before the numbers are read.
         found = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError):
         found = None
@@ -91,18 +98,10 @@ def _load_cached_array(
     return found if memory_mapped else np.array(found)
 
 
-def _create_array_file(path: Path, shape: tuple[int, ...]) -> Any:
-    made = np.lib.format.open_memmap(path, mode="w+", dtype=np.float32, shape=shape)
-    path.chmod(0o600)
-    return made
-
-
 def _compute_records(
-    dataset: Any,
-    front: FittedFrontEnd,
-    encode: EncodeFunction,
-    make: Callable[[tuple[int, ...]], Any],
-) -> tuple[Any, np.ndarray]:
+    dataset: Any, front: FittedFrontEnd, encode: EncodeFunction, *, out: np.ndarray
+) -> np.ndarray:
+    """Write all records after a feature extractor to `out`, and return the mask of usable ones."""
     import torch
 
     from pasearch.data.mapping import (
@@ -112,13 +111,12 @@ def _compute_records(
         map_records,
     )
 
-    shape = front.front_end.output_shape(dataset.schema.shape)
-    features, usable = make((dataset.n, *shape)), np.zeros(dataset.n, bool)
+    usable = np.zeros(dataset.n, bool)
     make, start = copy_to_device(front.last_module, front.used_device), 0
     many = PIECES_PER_CALL * choose_piece_size(dataset.schema.shape)
     with status_message.show_status(lambda: f"front end: {start:,} of {dataset.n:,} records"):
         for start in range(0, dataset.n, many):
             slots = np.arange(start, min(start + many, dataset.n))
             x, usable[slots] = encode(slots)
-            features[slots] = map_records(make, torch.from_numpy(x), front.used_device)
-    return features, usable
+            out[slots] = map_records(make, torch.from_numpy(x), front.used_device)
+    return usable

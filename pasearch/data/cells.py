@@ -1,9 +1,9 @@
 """Cells of a table: missing values, strings and numbers, for any object in a cell.
 
 A cell is a string, a number, None, or any other object of a data frame. A cell is missing if it is
-empty, equals a declared or a default marker (`DEFAULT_MISSING_MARKS`), is a missing value of
-pandas, or cannot be written as UTF-8. No cell raises. Strings are normalised to Unicode's composed
-form (NFC).
+empty, equals a declared or default missing mark (`DEFAULT_MISSING_MARKS`), is a missing value of
+pandas, or cannot be written as UTF-8. No cell raises an error. Strings are normalised to Unicode's
+composed form (NFC).
 
 Source: docs/rules.md, rules 3 and 13.
 """
@@ -41,20 +41,20 @@ MAX_MISSING_MARKS = 100_000
 """Maximum number of strings that may be declared to mean a missing value."""
 
 PANDAS_MISSING_TYPES = ("NAType", "NaTType")
-"""Names of the types of pandas's missing values: pandas need not be installed."""
+"""Names of the types of pandas's missing values, which are compared because pandas is optional."""
 
 BOOLEAN_NUMBERS = {"False": 0.0, "FALSE": 0.0, "false": 0.0, "True": 1.0, "TRUE": 1.0, "true": 1.0}
-"""Numbers of truth values in a column that is declared as a number."""
+"""Numbers for Boolean values in a column that is declared as numeric."""
 
 
 @dataclass(frozen=True, slots=True)
 class CellFormat:
-    """The format of a column's cells: public, from its declaration.
+    """Rules that parse the cells of a column: public, from its declaration.
 
     Args:
         marks: Strings that mean a missing value. A number equal to one of them is missing too.
         form: Number format of the strings.
-        truth: Whether truth values count as the numbers 0 and 1.
+        truth: Whether Boolean values are converted to the numbers 0 and 1.
     """
 
     marks: frozenset[str] = MISSING_MARKS
@@ -62,7 +62,7 @@ class CellFormat:
     truth: bool = False
 
     def number(self, cell: object) -> float:
-        """Convert a cell to a finite number, or to NaN; numeric markers are converted too."""
+        """Convert a cell to a finite number, or to NaN; numeric missing marks are converted too."""
         # The declared number format applies to strings only.
         form = self.form if issubclass(type(cell), str | bytes) else PLAIN_NUMBER_FORM
         text = convert_to_string(cell, self.marks)
@@ -73,7 +73,7 @@ class CellFormat:
 
     @property
     def missing_numbers(self) -> list[float]:
-        """The numeric markers, exact and rounded to float32, as a file may store them."""
+        """Missing marks that are numbers: exact, and rounded to float32."""
         return _find_numeric_marks(self.marks, self.form)
 
 
@@ -83,6 +83,7 @@ DEFAULT_CELL_FORMAT = CellFormat()
 
 @lru_cache(maxsize=1024)
 def _find_numeric_marks(marks: frozenset[str], form: NumberForm) -> list[float]:
+    """Return the value of `CellFormat.missing_numbers`, sorted."""
     exact = np.array([each.number(mark) for mark in marks for each in {PLAIN_NUMBER_FORM, form}])
     with np.errstate(over="ignore"):
         rounded = exact.astype(np.float32).astype(np.float64)
@@ -91,13 +92,13 @@ def _find_numeric_marks(marks: frozenset[str], form: NumberForm) -> list[float]:
 
 
 def check_missing_marks(marks: object) -> tuple[str, ...]:
-    """Return declared markers of missing values as distinct strings without surrounding space.
+    """Return declared missing marks as distinct strings without surrounding space.
 
     Args:
         marks: Strings or numbers.
 
     Raises:
-        UsageError: The markers are no sequence of at most `MAX_MISSING_MARKS` strings or numbers.
+        UsageError: The value is not a sequence of at most `MAX_MISSING_MARKS` strings or numbers.
     """
     if not isinstance(marks, Sequence) or isinstance(marks, str):
         raise UsageError(f'missing is {marks!r}: expected a list, such as ["-", "unknown"].')
@@ -114,7 +115,7 @@ def check_missing_marks(marks: object) -> tuple[str, ...]:
 
 
 def map_cells(function: Callable[[Any], MappedType], cells: ColumnCells) -> list[MappedType]:
-    """Apply a function to each cell; it may be called only once for equal cells."""
+    """Return a function's value for each cell; it may be called only once for equal cells."""
     if isinstance(cells, TextColumn):
         return cells.apply(function).tolist()
     return [function(cell) for cell in np.asarray(cells).tolist()]
@@ -128,7 +129,7 @@ def convert_to_strings(
 
 
 def count_strings(cells: ColumnCells, reading: CellFormat = DEFAULT_CELL_FORMAT) -> Counter[str]:
-    """Count the occurrences of each string; missing values are not counted."""
+    """Return the number of cells with each string, without missing values."""
     if not isinstance(cells, TextColumn):
         return Counter(text for text in convert_to_strings(cells, reading) if text is not None)
     counts: Counter[str] = Counter()
@@ -168,7 +169,7 @@ def convert_to_string(cell: object, marks: frozenset[str] = MISSING_MARKS) -> st
     if cell is None or type(cell).__name__ in PANDAS_MISSING_TYPES:
         return None
     try:
-        # `str.strip` makes a plain string of a subclass, whose methods could do anything.
+        # `str.strip` converts an instance of a subclass, whose methods could raise, to `str`.
         text = str.strip(cell if isinstance(cell, str) else _spell_cell(cell))
         if not text.isascii():
             text.encode()
@@ -184,6 +185,7 @@ def normalize_unicode(text: str) -> str:
 
 
 def _spell_cell(cell: object) -> str:
+    """Convert a cell that is not a string to a string; integers and equal floats become alike."""
     if isinstance(cell, bytes):
         return cell.decode()
     if isinstance(cell, float | np.floating):

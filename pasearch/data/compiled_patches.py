@@ -1,10 +1,9 @@
-"""Compiled (Numba) loops of `patches`, around the product of patches and patterns.
+"""Compiled (Numba) loops of `patches`, before and after the product of patches and patterns.
 
-    extract_patches   an image's patches as rows, each with mean 0 and standard deviation 1
-    average_excess    averages of the values above the threshold, by grid cell, while in the CPU
-    cache
+    extract_patches   write an image's patches as rows, each with mean 0 and standard deviation 1
+    average_excess    average the excess of the products over the threshold, by grid cell
 
-No operation is reordered or contracted, and each image is processed alone.
+No floating-point operations are reordered or fused, and each image is processed alone.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ FLOAT32_ZERO = single(0.0)
 
 @compiled
 def extract_patches(images, side, least, found):
-    """Write all patches of images as rows.
+    """Write all patches of images as rows, standardised to mean 0 and standard deviation 1.
 
     Args:
         images: Images, float32, (images, channels, height, width).
@@ -56,7 +55,9 @@ def extract_patches(images, side, least, found):
 
 @compiled
 def average_excess(products, offset, threshold, edges, across, found):
-    """Average the values above the threshold over the cells of a grid, for both signs.
+    """Average max(0, s - threshold) and max(0, -s - threshold) over the cells of a grid.
+
+    s is a product of a patch and a pattern minus the pattern's offset.
 
     Args:
         products: Products of all patches and patterns, float32, (images x positions, patterns).
@@ -92,6 +93,7 @@ def average_excess(products, offset, threshold, edges, across, found):
 
 @compiled
 def _accumulate_excess(values, offset, threshold, above, below):
+    """Add the excess of one patch's products over the threshold to a grid cell's sums."""
     for k in range(len(values)):
         value = values[k] - offset[k]
         above[k] += max(value - threshold, FLOAT32_ZERO)

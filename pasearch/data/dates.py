@@ -1,8 +1,8 @@
-"""Dates and times: conversion of cells, and the features of a column.
+"""Dates and times: parsing of cells, and parts of a date that are features.
 
-A cell is read in the declared format, or else in ISO format: 2024-01-31, optionally followed by a
-space or a T and the time, 12:30 or 12:30:59. A time zone after the time is ignored: the local clock
-time counts. Any other cell is missing; nothing raises.
+A cell is parsed in the declared format, or else in ISO format: 2024-01-31, optionally followed by a
+space or a T and the time, 12:30 or 12:30:59. A time zone after the time is ignored, so times are
+local. Any other cell is missing; no cell raises an error.
 
 | in a format | meaning |
 |---|---|
@@ -11,7 +11,7 @@ time counts. Any other cell is missing; nothing raises.
 | `%d` | day of the month |
 | `%H`, `%I` with `%p`, `%M`, `%S`, `%f` | hour (24), hour (12), minute, second, fraction |
 
-Names are English, in upper or lower case, whatever the language of the computer.
+Names of months are English, in upper or lower case, whatever the language of the computer.
 
 Source: docs/rules.md, rules 3 and 13; the directives are those of Python's `strptime`.
 """
@@ -49,24 +49,23 @@ DIRECTIVE_PATTERNS = {
     "H": "2[0-3]|[01]?[0-9]", "I": "1[0-2]|0?[1-9]", "M": "[0-5]?[0-9]", "S": "60|[0-5]?[0-9]",
     "f": "[0-9]{1,9}", "p": "[AaPp][Mm]", "b": "[A-Za-z]{3}", "B": "[A-Za-z]{3,9}",
 }  # fmt: skip
-"""Pattern of each directive of a format. Without separators, 5112020 is day 5, month 11, because 51
-is no day."""
+"""Regular expression of each directive of a format. Digits without separators are divided so that
+all parts are valid: 5112020 is day 5, month 11, because 51 is not a day."""
 
 EXCLUSIVE_DIRECTIVES = (("Y", "y"), ("m", "b", "B"), ("H", "I"))
-"""Directives of the same part of a date: a format has at most one of each group."""
+"""Groups of directives with the same meaning: a format has at most one of each group."""
 
 EPOCH_ORDINAL = date(1970, 1, 1).toordinal()
 """Ordinal of 1970-01-01, from which days are counted."""
 
 SECONDS_PER_DAY = 86_400
-"""Number of seconds in a day."""
 
 CENTURY_PIVOT = 69
-"""First year of two digits that belongs to the last century."""
+"""Smallest year of two digits that means 19xx; smaller ones mean 20xx."""
 
 
 def find_format_problem(pattern: object) -> str | None:
-    """Describe the error in a format; None if it is valid."""
+    """Return a description of the error in a date format; None if it is valid."""
     if not isinstance(pattern, str):
         return 'expected a string such as "%d.%m.%Y"'
     found = re.findall("%(.?)", pattern.replace("%%", ""))
@@ -86,11 +85,11 @@ def find_format_problem(pattern: object) -> str | None:
 
 
 def parse_days(text: str | None, pattern: str | None = None) -> float:
-    """Convert a cell to days since 1970-01-01, the time as a fraction; NaN if it is no date.
+    """Return a cell's days since 1970-01-01, the time as a fraction; NaN if it is not a date.
 
     Args:
-        text: Cell.
-        pattern: Declared format; None for ISO dates only.
+        text: Cell, or None for a missing one.
+        pattern: Declared format; None: ISO format only.
     """
     if text is None:
         return math.nan
@@ -100,7 +99,7 @@ def parse_days(text: str | None, pattern: str | None = None) -> float:
 
 
 def normalize_day(given: object) -> str | None:
-    """Convert a bound to "YYYY-MM-DD"; None if it is no date.
+    """Return a bound of a date column as a string "YYYY-MM-DD"; None if it is not a date.
 
     Args:
         given: Date, time, or string in ISO format.
@@ -130,7 +129,9 @@ def parse_year(day: str) -> int:
 
 
 def extract_date_part(days: np.ndarray, part: str) -> np.ndarray:
-    """Return the year, or the index of the month, weekday or hour, from 0; NaN for NaN.
+    """Return a part of each date, (cells,): the year, or the index of the month, weekday or hour.
+
+    Indices start at 0, and Monday is weekday 0. The part of NaN is NaN.
 
     Args:
         days: Days since 1970-01-01, float64, (cells,).
@@ -140,7 +141,7 @@ def extract_date_part(days: np.ndarray, part: str) -> np.ndarray:
     there = np.where(known, days, 0.0)
     whole = np.floor(there)
     if part == "hour":
-        # Rounding to seconds removes the floating-point error of days in one number.
+        # Rounding to seconds removes the floating-point error of a day with a fraction.
         found = np.floor(np.round((there - whole) * SECONDS_PER_DAY) / 3600).clip(0, 23)
     elif part == "weekday":
         found = (whole + 3) % 7  # 1970-01-01 was a Thursday
@@ -168,6 +169,7 @@ def compile_format(pattern: str) -> re.Pattern[str]:
 
 
 def _compute_days(found: re.Match[str]) -> float:
+    """Return the days since 1970-01-01 of a matched date; NaN if it does not exist."""
     parts = found.groupdict()
 
     def number(name: str, usual: int = 0) -> int:

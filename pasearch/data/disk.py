@@ -92,7 +92,7 @@ def compute_record_bytes(
 
 
 def count_stored_numbers(front: FrontEnd, shape: tuple[int, ...]) -> int:
-    """Return how many numbers per record of a feature extractor's output are stored.
+    """Return the number of values per record of a feature extractor's output that are stored.
 
     All are stored except shifted features, which are computed for each batch.
 

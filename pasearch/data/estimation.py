@@ -1,17 +1,20 @@
 """Private estimation of undeclared bounds, categories and classes of a schema.
 
-Every undeclared item (the bounds of all features, a column, the target) is one release with the
-same privacy cost: noise multiplier sigma and additive delta. It does not depend on the result.
+Every undeclared item (the bounds of all features, a column, the target) is one release. Each item
+has the same privacy cost, whatever the result is. The noise multipliers of its parts follow from
+the noise multiplier sigma of the item:
 
-    arrays   bounds:  of the minima and of the maxima of the records, sigma sqrt(2) each
-             target:  the number of classes, or the bounds of a regression target, sigma
-    tables   a column of undeclared kind: is it numeric? (noisy count, sigma / sqrt(.1)); then its
-             bounds and bins, or its categories (sigma / sqrt(.9)). Other columns: only the latter
+    arrays   bounds of the features    bounds of the records' minima, and of their maxima: sigma
+                                       sqrt(2) each
+             target                    number of classes, or bounds of a regression target: sigma
+    tables   column of unknown kind    noisy count of numbers: sigma / sqrt(.1); then as below, with
+                                       sigma / sqrt(.9)
+             column of known kind      bounds and bins, or categories: sigma
 
 An estimate is a release, so every later step may use it on any partition. It is computed from the
-partition for scores or for the test, which has epsilon to spare. A class list is estimated from the
-training records, because no model can be trained without it. They are most of the records, so a
-rare class is found with a small part of their epsilon (`planning.PlanCalibrator`).
+validation or the test records, whose epsilon is not used up otherwise. A class list is estimated
+from the training records, because no model can be trained without it. They are most of the records,
+so a rare class is found with a small part of their epsilon (`planning.PlanCalibrator`).
 
 Source: docs/rules.md, rule 13. Proof: docs/guarantees/estimated-schema.md.
 """
@@ -47,14 +50,15 @@ from pasearch.runs.keys import Stream
 from pasearch.runs.sums import GaussianSum
 
 RARE_CLASS_FRACTION = 0.01
-"""Fraction of the training records for which a class should be found. The noise of the class list
-is not reduced below the level that this requires."""
+"""Fraction of the training records of a class that should still be found. The noise of the class
+list is not reduced further than this requires."""
 
 CLASS_DETECTION_PROBABILITY = 0.99
-"""Probability of finding a class of `RARE_CLASS_FRACTION`, if the budget allows it."""
+"""Probability of finding a class with `RARE_CLASS_FRACTION` of the records, if the budget allows
+it."""
 
 KIND_TEST_FRACTION = 0.1
-"""Fraction of a column's 1 / sigma^2 that tests whether the column is numeric."""
+"""Fraction of a column's 1 / sigma^2 for the test whether the column is numeric."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,11 +68,11 @@ class SchemaEstimate:
     Args:
         noise_multiplier: Noise multiplier of one item, in records, above 0.
         delta: Additive delta of one item, in (0, 1): the maximum probability of releasing a
-            category of one record.
+            category that only one record has.
         most: Maximum number of categories of a column, 2 or more.
 
     Guarantee: `estimate` costs `event` once for each undeclared item, on the partition whose cells
-    it receives, provided that float64 noise is treated as Gaussian.
+    it receives, if float64 noise is Gaussian.
     """
 
     noise_multiplier: float
@@ -82,12 +86,12 @@ class SchemaEstimate:
 
     @property
     def event(self) -> Event:
-        """Privacy event of one item: that of categories, which no other kind of item exceeds."""
+        """Privacy event of one item: that of categories, because no other item costs more."""
         return self._make_category_mechanism(1.0).event
 
     @property
     def min_records(self) -> int:
-        """Approximate number of records that a category needs in order to be found."""
+        """Approximate minimum number of records of a category that is found."""
         return self._make_category_mechanism(1.0).threshold
 
     @property
@@ -104,7 +108,7 @@ class SchemaEstimate:
             stream: Random stream of the release.
 
         Returns:
-            The schema with its classes, which are a release; other columns are unchanged.
+            Schema with released classes; other columns are unchanged.
 
         Cost: `event`, once.
         """
@@ -114,7 +118,7 @@ class SchemaEstimate:
         return schema.completed({target.name: target})
 
     def _count_classes(self, labels: Any, stream: Stream) -> int:
-        """Estimate the number of classes of arrays, whose labels are integers from 0."""
+        """Release the number of classes of arrays, whose labels are integers from 0."""
         counted = ClassCount(noise_multiplier=self.noise_multiplier, most=self.most)
         return counted.release(labels, stream.child("target"))
 
@@ -128,7 +132,7 @@ class SchemaEstimate:
             stream: Random stream of the releases.
 
         Returns:
-            The complete schema: a release.
+            Complete schema: a release.
 
         Cost: `event`, once for every item of `schema.undeclared`.
         """
@@ -148,9 +152,10 @@ class SchemaEstimate:
     def _estimate_arrays(
         self, schema: Schema, features: np.ndarray, labels: np.ndarray, stream: Stream
     ) -> Schema:
+        """Estimate the undeclared bounds and target of array data privately."""
         values: dict[str, Any] = {}
         if "bounds" in schema.undeclared:
-            low, high = self._common_bounds(features, stream.child("bounds"))
+            low, high = self._estimate_bounds(features, stream.child("bounds"))
             values |= {"low": low, "high": high}
         if "target" in schema.undeclared and schema.regression:
             mechanism = NumberBounds(noise_multiplier=self.noise_multiplier)
@@ -159,8 +164,8 @@ class SchemaEstimate:
             values["classes"] = self._count_classes(labels, stream)
         return replace(schema, **values)
 
-    def _common_bounds(self, features: np.ndarray, stream: Stream) -> tuple[float, float]:
-        """Estimate bounds of all features; each record contributes one minimum and one maximum."""
+    def _estimate_bounds(self, features: np.ndarray, stream: Stream) -> tuple[float, float]:
+        """Release common bounds of all features, from each record's minimum and maximum."""
         flat = features.reshape(len(features), -1)
         ends = (flat.min(axis=1), flat.max(axis=1))
         usable = np.isfinite(ends[0]) & np.isfinite(ends[1])
@@ -169,12 +174,13 @@ class SchemaEstimate:
             half.release(each[usable], stream.child(side)) for side, each in enumerate(ends)
         )
         low, high = minima[0], maxima[1]
-        # Noise may make low >= high; all four edges are released, so any of them may be used.
+        # Noise may cause low >= high. All four numbers are released, so any of them may be used.
         return (low, high) if low < high else (min(*minima, *maxima), max(*minima, *maxima))
 
     def _estimate_column(
         self, column: Column, cells: ColumnCells, is_class: bool, target: bool, stream: Stream
     ) -> Column:
+        """Estimate the undeclared kind, bounds, bins or categories of a column privately."""
         kind, share, numbers = column.kind, 1.0, convert_to_numbers(cells, column.reading)
         if kind is None and is_class:
             kind = "category"
@@ -198,28 +204,36 @@ class SchemaEstimate:
         return replace(column, kind="category", categories=tuple(found))
 
     def _item_noise(self, share: float) -> float:
-        """Return the noise multiplier for a fraction of one item's 1 / sigma^2."""
+        """Return the noise multiplier of a part with this share of the item's 1 / sigma^2."""
         return self.noise_multiplier / math.sqrt(share)
 
     def _make_category_mechanism(self, share: float) -> CategoryCounts:
+        """Make the mechanism for categories with this share of the item's 1 / sigma^2."""
         noise = self._item_noise(share)
         return CategoryCounts(noise_multiplier=noise, delta=self.delta, most=self.most)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields as plain values."""
+        """Return the fields as JSON-compatible values."""
         return asdict(self)
 
 
 def find_undeclared_classes(schema: AnySchema) -> str | None:
-    """Return the name of the undeclared class list in `schema.undeclared`, or None."""
+    """Return the name of the target as in `schema.undeclared`, if its classes are undeclared."""
     name = "target" if isinstance(schema, Schema) else schema.target.name
     return name if not schema.regression and name in schema.undeclared else None
 
 
 def read_public_schema(schema: AnySchema, features: Any, labels: Any, most: int) -> AnySchema:
-    """Complete a schema exactly from the records, as if they were public.
+    """Complete a schema exactly from the records, without noise.
 
-    Only for `assume_public_schema=`: no theorem covers it, and the privacy card lists it.
+    Only if the user assumes the schema public (`assume_public_schema=`): no theorem covers this
+    read, and the privacy card lists it.
+
+    Args:
+        schema: Schema with undeclared items.
+        features: Features of the records, (records, ...), in the original units.
+        labels: Labels of the records, (records,).
+        most: Maximum number of categories of a column, 2 or more.
     """
     if isinstance(schema, Schema):
         values: dict[str, Any] = {}
@@ -244,6 +258,7 @@ def read_public_schema(schema: AnySchema, features: Any, labels: Any, most: int)
 def _read_column(
     column: Column, cells: ColumnCells, most: int, is_class: bool, target: bool
 ) -> Column:
+    """Read the undeclared kind, bounds, bins or categories of a column exactly from its cells."""
     numbers, kind = convert_to_numbers(cells, column.reading), column.kind
     if kind is None:
         many = np.isfinite(numbers).sum() > len(cells) / 2

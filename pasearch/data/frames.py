@@ -1,8 +1,9 @@
-"""Declarations implied by the names and types of a data frame's columns; no value is read.
+"""Declarations of columns from the names and types of a data frame's columns; no value is read.
 
-A type reveals nothing about the records if it was chosen before them: by a database table, a
-Parquet file, or the author of `dtype=`. `pandas.read_csv` chooses it from all values: one cell that
-is not a number turns a whole column into strings. So types are listed as assumed public.
+A type reveals nothing about the records if it was chosen before they were read: by a database
+table, a Parquet file, or argument `dtype=`. However, `pandas.read_csv` chooses it from all values:
+one cell that is not a number turns a whole column into strings. Therefore a run lists types among
+the facts that are assumed public.
 
 Source: docs/rules.md, rule 13.
 """
@@ -26,7 +27,7 @@ TYPES_DESCRIPTION = "the types of the frame's columns"
 """Item of the assumed-public list for a frame with other types than strings."""
 
 BOOLEAN_CATEGORIES = ("False", "True")
-"""Categories of a column of truth values, which its type declares."""
+"""Categories of a Boolean column, which its type declares."""
 
 KIND_KEYS = {"kind", *(key for keys in KEYS_BY_KIND.values() for key in keys)}
 """Keys whose declaration determines the kind of a column."""
@@ -47,7 +48,10 @@ def build_frame_columns(
     estimate: bool,
     categories_are_public: bool,
 ) -> dict[str, Column]:
-    """Build the columns of a frame, by name; `Schema.from_frame` documents arguments and errors."""
+    """Build the declarations of a frame's columns, by name.
+
+    The arguments and errors are those of `TableSchema.from_frame`.
+    """
     if not (hasattr(frame, "columns") and hasattr(frame, "dtypes")):
         raise UsageError(f"frame is a {type(frame).__name__}: expected a pandas data frame.")
     types = dict(zip(get_column_names(frame), frame.dtypes, strict=True))
@@ -91,7 +95,7 @@ def build_frame_columns(
 
 
 def get_column_names(frame: Any) -> list[str]:
-    """Return the names of a frame's columns, normalised."""
+    """Return the names of a frame's columns in Unicode's composed form."""
     return [normalize_unicode(str(name)) for name in frame.columns]
 
 
@@ -108,14 +112,14 @@ def extract_cells(frame: Any) -> np.ndarray:
 
 
 def find_target_failures(target: Column, dtype: Any) -> tuple[str, ...]:
-    """Find the public reasons why the type of the target column makes a run fail.
+    """Return the reason why the type of the target column makes every run fail, if there is one.
 
     Args:
         target: Target column, declared or not.
         dtype: Type of the column in its source: of numpy, pandas or pyarrow.
 
     Returns:
-        At most one sentence, which ends with a remedy.
+        At most one sentence, which ends with a remedy; it is public.
     """
     kind, known = _infer_kind_and_values(dtype)
     if target.kind is None and kind == "float":
@@ -182,7 +186,10 @@ MAX_LISTED_CLASSES = 5
 
 
 def _infer_kind_and_values(dtype: Any) -> tuple[str | None, list[object] | None]:
-    """Return "float", "integer", "moment" or None, and the values of the type if they are few."""
+    """Return "float", "integer", "moment" or None, and all values of the type if it has few.
+
+    A moment is a date or time. The second item is None if the type has many values.
+    """
     dtype = getattr(dtype, "pyarrow_dtype", dtype)
     if type(dtype).__name__ == "CategoricalDtype":
         return None, [*dtype.categories]
@@ -193,6 +200,7 @@ def _infer_kind_and_values(dtype: Any) -> tuple[str | None, list[object] | None]
 
 
 def _infer_arrow_kind(kind: Any) -> tuple[str | None, list[object] | None]:
+    """Return the same as `_infer_kind_and_values` for an Arrow type."""
     from pyarrow import types
 
     if types.is_dictionary(kind):
@@ -208,7 +216,10 @@ def _infer_arrow_kind(kind: Any) -> tuple[str | None, list[object] | None]:
 
 
 def infer_kind(dtype: Any) -> str | None:
-    """Infer the kind of a column from its type: number, truth, category, date; None if unclear."""
+    """Infer the kind of a column from its type; None if the type does not determine it.
+
+    The kinds are "number", "truth" (Boolean), "category" and "date".
+    """
     if type(dtype).__name__ == "CategoricalDtype":
         return "category"
     kind = getattr(dtype, "kind", "O")

@@ -1,8 +1,8 @@
-"""A folder of image files, with one subfolder for each class.
+"""Data source: a folder of image files, with one subfolder for each class.
 
 The names of the subfolders are the names of the classes. They are public, like the header of a
 table. The content of each file is private. Every file with the suffix of an image is one record, in
-the order of the paths; it is a null record if it holds no image.
+the order of the paths. It is a null record if its content is not an image.
 
 Hidden files and folders, and those created by other programs (`SYSTEM_FILE_NAMES`), are skipped at
 any depth.
@@ -57,11 +57,12 @@ MAX_IMAGE_SIDE = 1024
 """Maximum side of the scaled images, pixels: an image then has three million numbers."""
 
 MAX_DECODED_PIXELS = 50_000_000
-"""Maximum number of decoded pixels of an image: 200 MB, and some decoders keep two copies. A JPEG
-of up to `MAX_REDUCTION` times as many is decoded at half its size; other images are null
-records."""
+"""Maximum number of decoded pixels of an image: 200 MB, and some decoders keep two copies. Larger
+images are null records, except JPEG images of up to `MAX_REDUCTION` times as many pixels."""
 
 MAX_REDUCTION = 4
+"""Factor by which a large JPEG image is reduced while it is decoded, in pixels: half of each side.
+"""
 
 
 @SOURCES.register
@@ -74,7 +75,7 @@ class ImageFolder(Source):
     uses = ("image_side", "grey")
 
     def takes(self, data: str) -> bool:
-        """Check that the name is an image's, or a folder's without the suffix of another source."""
+        """Whether the data is an image file, or a folder without the suffix of another source."""
         suffix, kinds = Path(data).suffix.lower(), SOURCES.kinds().values()
         others = any(suffix in kind.suffixes for kind in kinds)
         return suffix in IMAGE_SUFFIXES or (bool(data) and Path(data).is_dir() and not others)
@@ -88,8 +89,8 @@ class ImageFolder(Source):
         """Read the images of a folder, of its subfolders, or of one file.
 
         Returns:
-            Images, uint8, (images, *shape), in the order of their paths; masked if a file holds no
-            image.
+            Images, uint8, (images, *shape), in the order of their paths. The image of a file that
+            cannot be decoded is masked.
         """
         shape = schema.shape
         side, channels = shape[-1], shape[:-2]
@@ -118,10 +119,10 @@ class ImageFolder(Source):
 
 
 def _find_images(root: Path) -> list[Path]:
-    """Find the image files of a folder, in the order of their paths; or the one file.
+    """List the image files in a folder, in the order of their paths; a file alone is its own list.
 
     Raises:
-        UsageError: There is none, or the folder cannot be read.
+        UsageError: There is no image file, or the folder cannot be read.
     """
     files = [root] if root.is_file() else _find_files(root, root)[0]
     if not files:
@@ -133,14 +134,15 @@ def _find_images(root: Path) -> list[Path]:
 
 
 def _find_files(root: Path, folder: Path) -> tuple[list[Path], set[str]]:
-    """Find the image files in a folder, in the order of their paths, and what is skipped.
+    """List the image files in a folder, and describe the skipped files and folders.
 
     Args:
         root: Folder of the data, for messages.
         folder: The same folder, or a folder in it.
 
     Returns:
-        The files, and the names of skipped folders and files; other files are listed by suffix.
+        The image files in the order of their paths. For what is skipped: names in
+        `SYSTEM_FILE_NAMES`, and suffixes of other files.
 
     Raises:
         UsageError: A folder cannot be read.
@@ -169,11 +171,12 @@ def _find_files(root: Path, folder: Path) -> tuple[list[Path], set[str]]:
 
 
 def _is_junk(path: Path) -> bool:
+    """Whether a file or folder is hidden, or created by a system or another program."""
     return path.name.startswith(".") or path.name.lower() in SYSTEM_FILE_NAMES
 
 
 def load_image_folder(root: Path, *, side: int | None, grey: bool, public: bool) -> Dataset:
-    """Load the images under `root`/<class>/, scaled to squares of `side` pixels.
+    """Load the images in `root`/<class>/ as a data set, scaled to squares of `side` pixels.
 
     Args:
         root: Path of the folder.
@@ -225,12 +228,12 @@ def load_image_folder(root: Path, *, side: int | None, grey: bool, public: bool)
 
 
 def _describe_skipped(skipped: set[str], loose: int, empty: list[str]) -> Iterator[str]:
-    """Describe for the plan which files were not read; their names are public.
+    """Yield sentences for the plan about files that are not read; their names are public.
 
     Args:
-        skipped: Names of files and folders.
+        skipped: Descriptions of skipped files and folders, as `_find_files` returns them.
         loose: Number of images outside of all class folders.
-        empty: Classes without an image.
+        empty: Names of classes without an image.
     """
     if skipped:
         yield (
@@ -252,7 +255,7 @@ def _join_names(names: list[str]) -> str:
 
 
 def _describe_missing_images(root: Path, classes: int, images: int) -> str:
-    """Describe the content of a folder without images, and a remedy; file names are public."""
+    """Return the end of an error message for a folder without classes of images, with a remedy."""
     endings = tuple(suffix for kind in SOURCES.kinds().values() for suffix in kind.suffixes)
     data = sorted(each.name for each in root.iterdir() if each.name.lower().endswith(endings))
     if data:
@@ -269,10 +272,10 @@ def _describe_missing_images(root: Path, classes: int, images: int) -> str:
 
 
 def check_image_side(side: int) -> int:
-    """Check the side of scaled images.
+    """Return the side of scaled images, pixels, after checking it.
 
     Raises:
-        UsageError: The side is no integer from 1 to `MAX_IMAGE_SIDE`.
+        UsageError: The side is not an integer from 1 to `MAX_IMAGE_SIDE`.
     """
     return check_positive_integer(
         "image_side", side, most=MAX_IMAGE_SIDE, why="networks here accept no more pixels"
@@ -280,11 +283,10 @@ def check_image_side(side: int) -> int:
 
 
 def _read_image(path: Path, side: int, grey: bool) -> np.ndarray | None:
-    """Read an image, uint8, (side, side) or (3, side, side); None if the file holds none.
+    """Read an image, uint8, (side, side) or (3, side, side); None if it cannot be decoded.
 
     Warnings and log messages of Pillow are suppressed because they reveal the content of the file.
-    Its pixel limit only warns up to twice the limit, so this module's limit is checked before
-    decoding.
+    Pillow's own pixel limit is not sufficient, because a smaller excess only causes a warning.
     """
     from PIL import Image
 
@@ -294,17 +296,21 @@ def _read_image(path: Path, side: int, grey: bool) -> np.ndarray | None:
             with Image.open(path, formats=IMAGE_FORMATS) as image:
                 if not _is_decodable(image):
                     return None
-                array = _resize_to_bytes(image, side, "L" if grey else "RGB")
+                decoded, mode = image, "L" if grey else "RGB"
+                if image.mode.startswith("I;16"):  # of 16 bits per pixel, the upper 8 are kept
+                    decoded = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+                converted = decoded if decoded.mode == mode else decoded.convert(mode)
+                array = np.asarray(converted.resize((side, side)))
         except Exception:  # noqa: BLE001 - an invalid file may raise anything
             return None
     return array if grey else array.transpose(2, 0, 1)
 
 
 def _is_decodable(image: Any) -> bool:
-    """Check, from its header, that an image can be decoded within memory.
+    """Whether an image will have at most `MAX_DECODED_PIXELS` when decoded; reads its header only.
 
-    A large JPEG is set to be decoded at a fraction of its size, except a progressive one, which
-    decoders keep whole.
+    A large JPEG image is set to be decoded at half of each side. This is impossible for a
+    progressive one, which decoders keep as a whole.
     """
     width, height = image.size
     pixels = width * height
@@ -317,19 +323,9 @@ def _is_decodable(image: Any) -> bool:
     return image.size[0] * image.size[1] <= MAX_DECODED_PIXELS
 
 
-def _resize_to_bytes(image: Any, side: int, mode: str) -> np.ndarray:
-    """Scale an image to a square of bytes; of 16 bits per pixel, the upper 8 are kept."""
-    from PIL import Image
-
-    if image.mode.startswith("I;16"):
-        image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
-    converted = image if image.mode == mode else image.convert(mode)
-    return np.asarray(converted.resize((side, side)))
-
-
 @contextmanager
 def _set_pixel_limit(library: Any) -> Iterator[None]:
-    """Set Pillow's pixel limit to that of `_is_decodable` within the block."""
+    """Raise Pillow's pixel limit within the block to the maximum that `_is_decodable` accepts."""
     before = library.MAX_IMAGE_PIXELS
     library.MAX_IMAGE_PIXELS = MAX_REDUCTION * MAX_DECODED_PIXELS
     try:
@@ -340,6 +336,7 @@ def _set_pixel_limit(library: Any) -> Iterator[None]:
 
 @contextmanager
 def _silence_logger(name: str) -> Iterator[None]:
+    """Disable a logger and the loggers below it within the block."""
     logger = logging.getLogger(name)
     before, logger.disabled = logger.disabled, True
     levels = [logging.getLogger(each) for each in list(logging.root.manager.loggerDict)]

@@ -1,32 +1,30 @@
-"""The rows of a CSV file. Each row is one line and is read alone, so no row changes another.
+"""Rows of a CSV file. Each row is one line and is parsed alone, so no row changes another.
 
-| format of a file, public | definition |
+| public format of a file | definition |
 |---|---|
 | header | the first line, or the second after `sep=;`; or the columns that the user names |
-| separator | declared by the user; otherwise the one with most cells in the header |
+| separator | declared by the user; otherwise the one that gives most cells in the header |
 | end of a line | a line feed, with one optional carriage return before it; nothing else |
 | refused header | one with any other carriage return, because lines may end with those alone |
 | n | number of lines after the header; a last line without an end counts too |
 
-Only the bytes of the header, with its line end, decide about the refusal. In such a file no line
-feed separates records, so none of them is read. A file without a final line end has no neighbour
-whose last line is empty: no file can hold an empty line without an end.
+Only the bytes of the header and its line end determine whether a file is refused.
 
 A line is a null record if it is not UTF-8, if its quotation marks do not match, or if its number of
-cells differs from the header. Every other character belongs to its cell: a carriage return that
-does not end a line, NUL, a byte order mark after the start of the file. A quoted cell ends in its
-line, so a line feed in a cell makes two rows, of which the first is null; `pasearch check` reports
-it.
+cells differs from the header. All other characters are parts of cells, such as NUL, a carriage
+return that does not end a line, or a byte order mark after the start of the file. A quoted cell
+must end in its line. A line feed in a cell therefore makes two rows, of which the first is null;
+`pasearch check` reports it.
 
-A space as separator means any run of spaces and tabs; those at the ends of a line belong to no
-cell.
+A space as separator means any run of spaces and tabs. Spaces and tabs at the ends of a line are
+removed.
 
-`LineForm.row` reads one line by `csv`. pyarrow gives the same cells, and reads many lines at once,
-if the separators alone divide a line into as many cells as the header has. Such a line is UTF-8,
-has more than one byte and no NUL, does not begin with a byte order mark, has no carriage return
-except right before its end, and has quotation marks only at the ends of cells. The bytes of a line
-and the number of columns decide which of the two reads it, so no line changes another;
-`tests/data/test_blocks.py` compares them.
+Two parsers give the same cells. `LineForm.row` parses one line by module `csv`. pyarrow parses
+many lines at once, but only *ordinary* lines, which the separators alone divide into cells. An
+ordinary line is UTF-8, has more than one byte and no NUL, does not begin with a byte order mark,
+has no carriage return except right before its end, and has quotation marks only at the ends of
+cells. The bytes of a line and the number of columns determine which parser is used, so no line
+changes another. `tests/data/test_blocks.py` compares the parsers.
 
 Source: docs/rules.md, rules 3 and 13.
 """
@@ -54,13 +52,14 @@ from pasearch.errors import UsageError
 BLOCK_BYTES = 2**20
 """Size of the blocks that are read, bytes: they fit into a processor's cache."""
 
-# One `BLOCK_BYTES` is read at a time for each `COLUMNS_PER_BLOCK` columns, at most `MAX_BLOCKS`,
-# because a block costs a constant time per column and so needs many rows.
+# A table with many columns is read in larger blocks, because a block takes a constant time per
+# column: one `BLOCK_BYTES` for each `COLUMNS_PER_BLOCK` columns, and at most `MAX_BLOCKS` of them.
 COLUMNS_PER_BLOCK = 256
 MAX_BLOCKS = 32
 
 MAX_PARSED_BYTES = 2**30
-"""Maximum size of a block that pyarrow parses, bytes: a longer block has a line of that length."""
+"""Maximum size of a block that pyarrow parses, bytes; only a very long line makes a longer block.
+"""
 
 LINE_FEED_BYTE, RETURN_BYTE, QUOTE_BYTE = b'\n\r"'
 
@@ -74,10 +73,11 @@ OTHER_SEPARATORS = ":^~!#&*/ "
 """Further separators, which must be declared."""
 
 SEPARATOR_LINE = re.compile(rb'"?sep=([,;\t|:^~!#&*/ ])"?')
-"""First line in which a spreadsheet program declares the separator of a file."""
+"""Pattern of a first line by which a spreadsheet program declares the separator, such as `sep=;`.
+"""
 
 ALIGNED_HEADER = re.compile(r"\S(?: {2,}| *\t[ \t]*)\S")
-"""Header of names separated by runs of blanks, unlike a title of words."""
+"""Pattern of a header whose names are separated by tabs or several spaces, unlike a title."""
 
 BLANK_SEPARATOR = " "
 """Separator that means a run of spaces and tabs."""
@@ -93,19 +93,19 @@ SEPARATOR_NAMES = {
 """Separators by name, because a shell interprets some of the characters."""
 
 LINE_END_STAND_INS = {"\r": "\udc0d", "\n": "\udc0a"}
-"""Replacements of characters at which `csv` would end a row: UTF-8 text does not contain them."""
+"""Replacements of characters at which `csv` would end a row; UTF-8 text cannot contain them."""
 
 
 class HeaderTooLongError(Exception):
-    """The first line of a file is too long for a header."""
+    """Error for a first line that is too long for a header."""
 
 
 class LineEndError(Exception):
-    """The first line of a file has a carriage return that is not part of its end."""
+    """Error for a first line with a carriage return that is not part of its end."""
 
 
 class Fault(Enum):
-    """The reasons why a row cannot be used, as `pasearch check` states them."""
+    """Reasons why a row cannot be used, in the words of `pasearch check`."""
 
     ENCODING = "not UTF-8, so it cannot be used: save the file as CSV UTF-8"
     QUOTES = (
@@ -118,12 +118,12 @@ class Fault(Enum):
 
 
 FAULTS = (None, *Fault)
-"""Reason why a row cannot be used, or None, by the index that `read_lines` returns."""
+"""Faults by the index that `read_lines` returns; None means that the row can be used."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineForm:
-    """The format of a file's lines, which is public.
+    """Public format of a file's lines.
 
     Args:
         quotes: Whether quotation marks may enclose a cell; otherwise they are ordinary characters.
@@ -141,9 +141,9 @@ class LineForm:
         return [line.removesuffix(b"\r") for line in lines]
 
     def row(self, line: bytes) -> list[str] | Fault:
-        """Split a line into cells.
+        """Return the cells of a line, or its fault.
 
-        Guarantee: no line raises.
+        Guarantee: no line raises an error.
         """
         try:
             text = line.decode()
@@ -171,7 +171,12 @@ class LineForm:
         return row
 
     def rows(self, file: BinaryIO, start: bytes = b"") -> Iterator[list[str] | Fault]:
-        """Read the lines of an open file one by one, starting with the bytes `start`."""
+        """Iterate over the cells or the fault of each line of an open file.
+
+        Args:
+            file: Open file; reading begins at its current position.
+            start: Bytes to put before the first line.
+        """
         for block in read_blocks(file, start):
             yield from map(self.row, self.lines(block))
 
@@ -187,8 +192,8 @@ def read_lines(
         width: Number of columns of the header.
 
     Returns:
-        The columns, and the index in `FAULTS` of each line's fault, uint8, (rows,). The cells are
-        those of `LineForm.row`, or None in every column if the line has a fault.
+        The columns, and the index in `FAULTS` of each line's fault, uint8, (rows,). Cells are those
+        of `LineForm.row`, or None in every column if the line has a fault.
 
     Cost: time and memory linear in the bytes.
     """
@@ -202,7 +207,7 @@ def read_lines(
 
 
 def _parse_block(form: LineForm, block: bytes, width: int) -> tuple[Iterator[Any], np.ndarray]:
-    """Parse the lines of a block to Arrow arrays of columns, and find the lines' faults."""
+    """Return the columns of a block of lines as Arrow arrays, and each line's index in `FAULTS`."""
     import pyarrow as pa
 
     body = np.frombuffer(block, np.uint8)
@@ -235,7 +240,11 @@ def _parse_block(form: LineForm, block: bytes, width: int) -> tuple[Iterator[Any
 
 
 def _parse_ordinary(form: LineForm, block: bytes, width: int) -> tuple[list[Any], list[int]]:
-    """Parse ordinary lines to columns, and find those of another width, which are excluded."""
+    """Parse ordinary lines by pyarrow.
+
+    Returns the columns without the lines that have another number of cells, and the indices of
+    these lines.
+    """
     import pyarrow as pa
     from pyarrow import csv as arrow_csv
 
@@ -267,7 +276,7 @@ def _parse_ordinary(form: LineForm, block: bytes, width: int) -> tuple[list[Any]
 def _find_ordinary(
     form: LineForm, block: bytes, body: np.ndarray, starts: np.ndarray, ends: np.ndarray
 ) -> np.ndarray:
-    """Find ordinary lines, whatever their number of cells, bool, (lines,).
+    """Return whether each line is ordinary (see the module), bool, (lines,).
 
     Args:
         form: Format of the lines.
@@ -304,7 +313,7 @@ def _find_ordinary(
 
 
 def is_utf_8(content: bytes) -> bool:
-    """Check that bytes are UTF-8."""
+    """Whether bytes are valid UTF-8."""
     try:
         content.decode()
     except UnicodeDecodeError:
@@ -313,7 +322,7 @@ def is_utf_8(content: bytes) -> bool:
 
 
 def read_blocks(file: BinaryIO, start: bytes = b"", *, width: int = 1) -> Iterator[bytes]:
-    """Yield the rest of a file in blocks of whole lines; only the last line may lack an end.
+    """Iterate over the rest of a file in blocks of whole lines; the last line may have no end.
 
     Args:
         file: Open file; reading begins at its current position.
@@ -332,7 +341,10 @@ def read_blocks(file: BinaryIO, start: bytes = b"", *, width: int = 1) -> Iterat
 
 
 def parse_separator(separator: str | None) -> str | None:
-    """Parse the declared separator, a character or a key of `SEPARATOR_NAMES`; None for None.
+    """Return the declared separator as one character; None if none is declared.
+
+    Args:
+        separator: Character, key of `SEPARATOR_NAMES`, or None.
 
     Raises:
         UsageError: The separator is not supported.
@@ -360,9 +372,9 @@ def read_header(
     Args:
         file: File at its start; a byte order mark is skipped.
         quotes: Whether quotation marks may enclose a cell.
-        separator: Separator of cells; None for the one of `SEPARATORS` that gives most cells in the
-            header, the first of equals. If all give one, blanks are the separator of an aligned
-            header, or of a header of declared names.
+        separator: Separator of cells. None: the one of `SEPARATORS` that gives most cells in the
+            header, the first of equals. If each gives one cell, the separator is a run of blanks if
+            the header is aligned by blanks, or if blanks separate it into the declared names.
         names: Names of the declared columns.
 
     Guarantee: no byte after the header is used.
@@ -398,7 +410,7 @@ def read_header(
 def start_without_header(
     file: BinaryIO, *, quotes: bool, separator: str | None = None
 ) -> tuple[LineForm, bytes]:
-    """Return the format of a file without a header, and the bytes that were read.
+    """Return the format of a file's lines if it has no header, and the bytes that were read.
 
     Args:
         file: File at its start; a byte order mark is skipped.

@@ -1,9 +1,9 @@
-"""Records pass through a feature extractor in pieces of one size, each computed by one thread.
+"""Application of a feature extractor to records, in pieces of a fixed size, one thread per piece.
 
-A matrix library rounds a product differently if it has fewer rows, or if more threads compute it. A
-run has fewer threads per training in a round of many candidates, whose number may be secret, than
-in its final training. In pieces of a fixed size, the output of a record is the same to the bit,
-whatever the number of threads and the neighbouring records. The last piece is padded with zeros.
+A matrix library rounds a product differently if it has fewer rows, or if more threads compute it.
+If many candidates are trained at the same time, each training has fewer threads, and the number of
+candidates may be secret. With pieces of a fixed size, the output of a record is the same, bit for
+bit, for any number of threads and any neighbouring records. The last piece is padded with zeros.
 
 Source: docs/rules.md, rules 10, 11 and 14.
 """
@@ -27,7 +27,10 @@ from pasearch.runs.processor import ThreadTeam
 
 @contextmanager
 def full_precision() -> Iterator[None]:
-    """Disable TF32, bfloat16 products, autocast and timed choices within the block."""
+    """Disable reduced precision of float32 products, and timed choices of algorithms, in the block.
+
+    This includes TF32, bfloat16 products and autocast.
+    """
     switches = _precision_switches()
     saved = [getattr(place, name) for place, name, _ in switches]
     cast = any(torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda"))
@@ -46,10 +49,10 @@ def full_precision() -> Iterator[None]:
 
 @cache
 def _precision_switches() -> list[tuple[Any, str, Any]]:
-    """Return every switch that reduces the precision of float32 products, and its exact setting.
+    """Return torch's settings of the precision of float32 products: object, attribute, exact value.
 
-    The list includes the switch that chooses convolution algorithms by time, because a resumed run
-    could round differently.
+    The list includes the setting that chooses convolution algorithms by their time, because a
+    resumed run could then round differently.
     """
     backends = torch.backends
     timed = (backends.cudnn, "benchmark", False)
@@ -64,23 +67,23 @@ def _precision_switches() -> list[tuple[Any, str, Any]]:
     return [*((place, "fp32_precision", "ieee") for place in places), timed]
 
 
-# Number of records in a piece of small and of large records: multiples of 32, like the batches of a
-# training (`training.one_step`). Each thread needs memory for a piece.
+# Number of records in a piece: for small records, and for large ones because of the memory. Both
+# are multiples of 32, like the batches of a training (`training.one_step`).
 PIECE_SIZES = (128, 32)
-# Size of a record from which it is large, numbers.
-MIN_LARGE_NUMBERS = 2**14
+# Maximum size of a small record, numbers.
+MAX_SMALL_NUMBERS = 2**14
 
 PIECES_PER_CALL = 16
-"""Number of pieces that callers request at a time."""
+"""Number of pieces for which callers read records at a time."""
 
 
 def choose_piece_size(shape: tuple[int, ...]) -> int:
-    """Choose the number of records in a piece, from the shape of a record."""
-    return PIECE_SIZES[math.prod(shape) > MIN_LARGE_NUMBERS]
+    """Return the number of records in a piece for records of this shape."""
+    return PIECE_SIZES[math.prod(shape) > MAX_SMALL_NUMBERS]
 
 
 def copy_to_device(module: nn.Module, device: str) -> nn.Module:
-    """Copy a module to a device; its buffers of half precision become float32."""
+    """Return a copy of a module on a device, with float16 buffers converted to float32."""
     made = copy.deepcopy(module)
     for part in made.modules():
         for name, each in part.named_buffers(recurse=False):
@@ -90,10 +93,10 @@ def copy_to_device(module: nn.Module, device: str) -> nn.Module:
 
 
 def map_records(make: Callable[[Tensor], Tensor], x: Tensor, device: str = "cpu") -> np.ndarray:
-    """Map records, float32 (records, ...).
+    """Return a function's output for all records, float32 (records, ...).
 
     Args:
-        make: Map of each record alone, on the device.
+        make: Function of a batch on the device that transforms each record alone.
         x: Records, (records, *shape), in CPU memory.
         device: "cpu", where all threads of torch share the pieces, or "cuda".
     """

@@ -7,13 +7,14 @@
 | decimal "," | 12.3 | missing | 3.5 | missing | missing | missing |
 | decimal ",", thousands "." | 12.3 | 12300 | 3.5 | missing | missing | 1234.5 |
 
-In every format, 3.5 after the minus sign U+2212, and the accounting notation `(3.5)`, are -3.5.
-Declared units are removed, before or after the number, and each multiplies it by its factor.
+In every format, the minus sign U+2212 is accepted, and the accounting notation `(3.5)` means -3.5.
+Declared units before or after a number are removed, and each multiplies the number by its factor.
 
-The first group of digits has one to three digits and does not begin with 0; each further group has
-three (or two in the middle, as in India). Any other cell is missing; nothing raises.
+The first group of digits has one to three digits and does not begin with 0. Each further group has
+three digits, or two in the middle, as in India. Any other cell is missing; no cell raises an error.
 
-A category that is a number is compared by value: `canonicalize_number` writes 2 and 2.0 alike.
+Categories that are numbers are compared by value: `canonicalize_number` returns the same string for
+2 and 2.0.
 
 Source: docs/rules.md, rules 3 and 13.
 """
@@ -37,23 +38,24 @@ THOUSANDS_MARKS = ",. '"
 """Possible separators of groups of digits."""
 
 EQUIVALENT_MARKS = {" ": " \u00a0\u202f", "'": "'\u2019"}
-"""Characters that are read as the key: non-breaking spaces, and a typographic apostrophe."""
+"""Characters that are accepted for a separator: non-breaking spaces, and a typographic apostrophe.
+"""
 
 
 NUMBER_PATTERN = re.compile(
     r"([+-]?)(0|[1-9][0-9]*|(?=\.[0-9]))(?:\.([0-9]*))?(?:[eE]([+-]?[0-9]{1,4}))?"
 )
-"""Pattern of a number in a category. A number with a leading zero is a code: 007 is not 7."""
+"""Pattern of a category that is a number. Digits with a leading zero are a code: 007 is not 7."""
 
 MAX_ZEROS = 30
-"""Maximum number of zeros between the digits of a number and its point; beyond it, an exponent is
-used."""
+"""Maximum number of zeros between the digits and the point of a canonical number; if there are
+more, the number is written with an exponent."""
 
 
 def canonicalize_number(text: str) -> str | None:
-    """Return the canonical spelling of a number, exact at any length; None if it is no number.
+    """Return the canonical string of a number, exact at any length; None if it is not a number.
 
-    Guarantee: two strings have the same spelling if and only if they are the same number.
+    Guarantee: two numbers have the same canonical string if and only if they are equal.
 
     >>> [canonicalize_number(text) for text in ("2", "2.00", "+2e0", "0.50", "-0", "007", "2 kg")]
     ['2', '2', '2', '0.5', '0', None, None]
@@ -76,17 +78,17 @@ def canonicalize_number(text: str) -> str | None:
 
 
 DECIMAL_DIGITS = {2: range(3, 6), 4: range(6, 10)}
-"""Numbers of decimal digits that a float can need, by its size in bytes."""
+"""Number of significant digits that a float16 (2 bytes) or a float32 (4 bytes) may need."""
 
 MAX_EXACT_POWER = 22
-"""Maximum power of ten that is exact in float64."""
+"""Largest k such that 10^k is exact in float64."""
 
 
 def convert_to_shortest_decimals(values: np.ndarray) -> np.ndarray:
-    """Convert floats to float64; a narrower float becomes its shortest decimal number.
+    """Convert floats to float64, each to the shortest decimal number that rounds to it.
 
-    The float32 nearest to 0.7 is 0.69999999 in float64, which could fall into another bin than 0.7
-    in a file.
+    For example, the float32 nearest to 0.7 becomes 0.7. Its exact value in float64 is 0.69999999,
+    which could be in another bin than the number 0.7 in a text file.
 
     Args:
         values: Numbers, float16, float32 or float64, of any shape.
@@ -153,14 +155,14 @@ class NumberForm:
         return self.decimal == "."
 
     def number(self, text: str | None) -> float:
-        """Convert a string to a finite number, or to NaN."""
+        """Return the finite number that a string means; NaN if it is not a number or None."""
         if text is None:
             return math.nan
         number = self._parse_unmarked(text)
         return self._parse_marked(text) if math.isnan(number) else number
 
     def _parse_marked(self, text: str) -> float:
-        """Convert a number with a minus sign, parentheses or units, or return NaN."""
+        """Parse a number that may have a sign U+2212, parentheses or units; else return NaN."""
         text, factor = text.replace("\u2212", "-"), 1.0
         if text[:1] == "(" and text[-1:] == ")":
             text, factor = text[1:-1].strip(), -1.0
@@ -176,7 +178,7 @@ class NumberForm:
         )
 
     def _parse_unmarked(self, text: str) -> float:
-        """Convert a number of digits, decimal mark and groups alone, or return NaN."""
+        """Parse a number without these: sign, digits, groups and decimal mark; else return NaN."""
         if self.decimal != "." or self.thousands is not None:
             text = self._convert_to_plain(text)
         try:
@@ -186,7 +188,7 @@ class NumberForm:
         return number if math.isfinite(number) else math.nan
 
     def _convert_to_plain(self, text: str) -> str:
-        """Convert a number to Python's format; other strings stay invalid."""
+        """Convert a number to Python's notation; other strings are converted to invalid ones."""
         if _compile_pattern(self.decimal, self.thousands).fullmatch(text) is None:
             return "" if self.decimal != "." and "." in text else text
         for each in EQUIVALENT_MARKS.get(self.thousands or "", self.thousands or ""):
@@ -204,7 +206,7 @@ PLAIN_NUMBER_FORM = NumberForm()
 def build_number_form(
     decimal: object, thousands: object, units: tuple[tuple[str, float], ...] | None = None
 ) -> NumberForm:
-    """Build the declared number format; None stands for the default.
+    """Build the declared number format; None means the default of an argument.
 
     Raises:
         UsageError: The declaration is invalid.
@@ -216,6 +218,7 @@ def build_number_form(
 
 @lru_cache(maxsize=32)
 def _compile_pattern(decimal: str, thousands: str | None) -> re.Pattern[str]:
+    """Compile the regular expression of numbers with this decimal mark and separator."""
     point, whole = re.escape(decimal), "[0-9]*"
     if thousands is not None:
         mark = f"[{re.escape(EQUIVALENT_MARKS.get(thousands, thousands))}]"

@@ -2,22 +2,26 @@
 
 A column consists of one or more *parts*, each shifted to mean 0 by the released means m:
 
-    a number     position of a value in its bins, piecewise linear between their edges, in [0, 1];
-                 mean and variance are those of the bins' means; a missing number is 0
-    a category   one indicator each, p_j = x_j - m_j, of variance v_j = m_j (1 - m_j)
+    number      one part, its height: a value in [0, 1] that is piecewise linear in the number and
+                rises by the same amount in each bin. Its mean and variance follow from the means of
+                the bins' indicators. The part of a missing number is 0
+    category    one part per category, p_j = x_j - m_j, of variance v_j = m_j (1 - m_j)
 
 A product p_i p_j of parts of two columns has approximately the variance v_i v_j. The products with
-the largest variances are used, up to the requested number, so rare categories have none. Then
+the largest variances are used, up to the requested number, so rare categories have none. The
+outputs are
 
-    main      sqrt(1 - s) times the output of `centred`
-    product   K sqrt(s) p_i p_j (v_i v_j)^(-1/4) / length,    all products together have norm about
-    K
+    main        sqrt(1 - s) times the output of `centred`
+    products    K sqrt(s) p_i p_j (v_i v_j)^(-1/4) / length
 
-with s = `PRODUCT_NORM_FRACTION`. Accuracy without other privacy costs, for tables with known
-quantiles and a signal of .25 (a total epsilon of about 1): eeg-eye-state .718 -> .790, nursery .922
--> .942, magic .845 -> .857, online-shoppers .897 -> .896.
+with s = `PRODUCT_NORM_FRACTION` and K = `ROW_NORM`. `length` is chosen so that the root mean square
+norm of all products together is about K sqrt(s).
 
 Everything is post-processing of the released means and of public facts about the columns.
+
+Accuracy without and with products, without other privacy costs, for tables with known quantiles and
+noise as at a total epsilon of about 1: eeg-eye-state .718 -> .790, nursery .922 -> .942, magic .845
+-> .857, online-shoppers .897 -> .896.
 
 Source: Original to this project; pairs of columns as in Lou et al. 2013 (GA2M). Proof of the means:
     docs/guarantees/feature-selection.md.
@@ -38,24 +42,28 @@ PRODUCT_NORM_FRACTION = 0.3
 """Fraction s of a record's squared norm that the products have."""
 
 KNOTS_PER_PART = 17
-"""Number of points between which a number is linear; finer bins are thinned out."""
+"""Number of points between which a part is linear in a number; of more bin edges, some are omitted.
+"""
 
 MAX_PARTS = 512
-"""Maximum number of parts, those of the largest variance: 130,816 pairs at most."""
+"""Maximum number of parts that are paired, those with the largest variances: at most 130,816 pairs.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Parts:
-    """The parts that are paired: arrays over parts.
+    """Parts of which products are formed; every array has one entry or row per part.
 
     Args:
         column: Index of the part's column.
-        feature: Index of the part's feature in a row.
-        missing: Index of the feature that marks a missing value; -1 for none.
-        knots: Values of the feature in ascending order, (parts, KNOTS_PER_PART).
-        heights: Values of the part at the knots, (parts, KNOTS_PER_PART).
-        mean: Mean of the part.
-        variance: Variance of the part.
+        feature: Index, in an encoded record, of the feature that the part is computed from.
+        missing: Index of the feature that indicates a missing value; -1 for none.
+        knots: Values of the feature between which the part is linear, ascending,
+            (parts, KNOTS_PER_PART).
+        heights: Values of the part at the knots, before its mean is subtracted,
+            (parts, KNOTS_PER_PART).
+        mean: Mean of the heights.
+        variance: Variance of the heights.
     """
 
     column: np.ndarray
@@ -68,7 +76,7 @@ class _Parts:
 
 
 class CentredPairs(nn.Module):
-    """The map; tables of equal width have equally many outputs.
+    """Module that computes the standardised features and the products.
 
     Args:
         features: Number of features of a record.
@@ -101,16 +109,16 @@ class CentredPairs(nn.Module):
         self.register_buffer("weight", torch.zeros(pairs))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map (batch, features) to (batch, features + pairs)."""
+        """Compute the outputs, (batch, features) to (batch, features + pairs)."""
         return torch.cat([(x - self.shift) * self.scale, self.products(x)], dim=1)
 
     def products(self, x: Tensor) -> Tensor:
-        """Compute the products, (batch, pairs): much more expensive than the other outputs."""
+        """Compute the products, (batch, pairs), which take much longer than the other outputs."""
         parts = self._parts(x)
         return parts[:, self.first] * parts[:, self.second] * self.weight
 
     def _parts(self, x: Tensor) -> Tensor:
-        """Compute the parts of records, (batch, parts), of mean 0."""
+        """Compute the parts of records, (batch, parts), shifted to mean 0."""
         # Parts after the last one in use are padding.
         many = slice(0, 1 + int(torch.maximum(self.first, self.second).max()))
         feature, missing, mean = self.feature[many], self.missing[many], self.mean[many]
@@ -132,11 +140,11 @@ class CentredPairs(nn.Module):
 def build_pairs_map(
     means: np.ndarray, columns: tuple[EncodedColumn, ...], pairs: int
 ) -> CentredPairs:
-    """Build the map from the means of features: post-processing.
+    """Build the module from the released means of features: post-processing.
 
     Args:
         means: Released means, (features,), in [0, 1].
-        columns: Columns of a row; public.
+        columns: Columns of an encoded record: public.
         pairs: Maximum number of products.
     """
     module = CentredPairs(len(means), pairs)
@@ -172,6 +180,7 @@ def build_pairs_map(
 
 
 def _collect_parts(means: np.ndarray, columns: tuple[EncodedColumn, ...]) -> _Parts:
+    """Return the parts of all columns, or the `MAX_PARTS` ones with the largest variances."""
     found: list[tuple[int, int, int, np.ndarray, np.ndarray, float, float]] = []
     indicator = _resample_knots(np.array([0.0, 1.0]))
     for number, column in enumerate(columns):
@@ -199,7 +208,12 @@ def _collect_parts(means: np.ndarray, columns: tuple[EncodedColumn, ...]) -> _Pa
 
 
 def _estimate_height_moments(means: np.ndarray, edges: int) -> tuple[float, float]:
-    """Estimate mean and variance of a number's position, from its mean and its bins' means."""
+    """Estimate mean and variance of a number's height from the means of its features.
+
+    Args:
+        means: Released means of the scaled number and of the bins' indicators.
+        edges: Number of edges between the bins; without bins, a uniform distribution is assumed.
+    """
     own, shares = float(means[0]), means[1:]
     total = float(shares.sum())
     if not (edges and total > 0):
@@ -210,7 +224,7 @@ def _estimate_height_moments(means: np.ndarray, edges: int) -> tuple[float, floa
 
 
 def _resample_knots(points: np.ndarray) -> np.ndarray:
-    """Select `KNOTS_PER_PART` of the points, with the first and the last, which may repeat."""
+    """Return `KNOTS_PER_PART` of the points, ends included; if there are fewer, repeat the last."""
     if len(points) > KNOTS_PER_PART:
         return points[np.linspace(0, len(points) - 1, KNOTS_PER_PART).round().astype(int)]
     return np.concatenate([points, np.full(KNOTS_PER_PART - len(points), points[-1])])

@@ -1,10 +1,10 @@
-"""Parquet files: columns with a name and a type; every row is a record. A value never raises.
+"""Data source: a table in Parquet files, whose rows are records. No value raises an error.
 
 | type of a column | cells |
 |---|---|
 | numbers | as in a pandas data frame: 2.0 is the string 2 if a string is needed |
 | strings, bytes | strings; those that are not UTF-8 are missing |
-| truth values, dates, times, decimal numbers | strings as Python writes them |
+| Boolean values, dates, times, decimal numbers | strings as by Python's `str` |
 | lists and other nested values | refused, unless the schema ignores the column |
 
 Names, types and the number of rows are public, as for a data frame. Statistics in the file
@@ -56,7 +56,7 @@ class ParquetFile(Source):
     uses = ("target", "schema", "regression", "labels")
 
     def takes(self, data: str) -> bool:
-        """Check that the name ends as a Parquet file's, or that the folder contains such files."""
+        """Whether the name has the suffix of a Parquet file, or the folder contains such files."""
         path = Path(data)
         if path.suffix.lower() in PARQUET_SUFFIXES:
             return True
@@ -85,7 +85,10 @@ class ParquetFile(Source):
         )
 
     def new_records(self, data: str, schema: AnySchema) -> TextTable:
-        """Read the cells, (rows, columns); columns may be in any order, with others among them."""
+        """Read the cells of new records, (rows, columns).
+
+        The file may have other columns too, in any order.
+        """
         if not isinstance(schema, TableSchema):
             raise UsageError(f"{data} is a table, and the model was trained on arrays.")
         path = Path(data)
@@ -101,7 +104,8 @@ def read_parquet(
 ) -> tuple[TableSchema, TextTable, TextColumn]:
     """Read a Parquet file, or a folder of them, into memory.
 
-    Guarantee: every row keeps its position, and is read from its own values alone; no value raises.
+    Guarantee: every row keeps its position, and is read from its own values alone. No value raises
+        an error.
 
     Args:
         path: Path of the file or of the folder.
@@ -123,6 +127,7 @@ def read_parquet(
 def _read_into_memory(
     files: ParquetFiles, path: Path, target: str | None, schema: TableSchema | None
 ) -> tuple[TableSchema, TextTable, TextColumn]:
+    """Return the schema, the cells of the features, and those of the target, in memory."""
     fitted, read = _fit_schema(files, path, target, schema)
     columns = dict(zip(read, files.columns(read), strict=True))
     nothing = build_constant_column("", len(files))
@@ -133,6 +138,7 @@ def _read_into_memory(
 def _leave_in_files(
     files: ParquetFiles, path: Path, target: str | None, schema: TableSchema | None
 ) -> tuple[TableSchema, LargeTable, LargeColumn]:
+    """Return the schema, and the cells of features and target without reading them."""
     fitted, read = _fit_schema(files, path, target, schema)
     check_official_test(fitted, len(files), path)
     names = tuple(column.name for column in fitted.columns)

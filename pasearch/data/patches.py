@@ -1,12 +1,14 @@
-"""Resemblance of the small squares of an image to patches of synthetic images.
+"""Features that compare the patches (small squares) of an image with patches of synthetic images.
 
-    p = (patch - its mean) / its deviation,    s_k = w_k' (p - m),    output:
-    averages of max(0, s_k - t) and max(0, -s_k - t) over a grid of 3 x 3
+    p    = (patch - its mean) / its standard deviation
+    s_k  = w_k' (p - m)                            resemblance of the patch to pattern k
+    output: averages of max(0, s_k - t) and max(0, -s_k - t) over the cells of a 3 x 3 grid
 
-w_k are patches of synthetic images (`whitening`), of norm 1 after p is whitened; m is their mean.
-Scattering has waves of a few scales and angles; patches add corners, ends and colours. Nothing is
-learned from records, and no record's output depends on another, so nothing is released. Accuracy in
-addition to scattering, whitened, with a linear model: benchmarks/models, "Images".
+m is the mean of p over synthetic images (`whitening`). Each pattern w_k is a whitened patch of a
+synthetic image, scaled to norm 1. Scattering detects waves of a few scales and angles; patterns
+also detect corners, ends of lines, and colours. Nothing is learned from records, and no record's
+output depends on another, so nothing is released. The accuracy with both kinds of features is in
+benchmarks/models, "Images".
 
 Source: Coates, Ng and Lee 2011 (whitened patches); Thiry et al. 2021 (many of them).
 """
@@ -28,7 +30,7 @@ from pasearch.runs.processor import ThreadTeam, load_checked_loops
 PATCH_SIDE = 6
 """Side of a patch, pixels."""
 PATTERN_COUNT = 512
-"""Number of patterns, the patches of synthetic images."""
+"""Number of patterns, which are patches of synthetic images."""
 GRID_SIDE = 3
 """Side of the grid of averages, cells."""
 RESEMBLANCE_THRESHOLD = 0.5
@@ -36,7 +38,7 @@ RESEMBLANCE_THRESHOLD = 0.5
 VARIANCE_OFFSET = 1e-3
 """Constant added to a patch's variance: it limits the amplification of noise in flat areas."""
 WHITENING_RIDGE = 0.3
-"""Constant added to the variances in whitening, in units of a pixel's variance."""
+"""Constant added to the variances in the whitening of patches, relative to a pixel's variance."""
 CHANNEL_GROUPS = 16
 """Number of groups in which an image's output is normalised to mean 0 and variance 1."""
 # Number of synthetic images for the patterns, and number of patches sampled from each.
@@ -44,10 +46,10 @@ PATTERN_IMAGES = 1500
 PATCHES_PER_IMAGE = 60
 MAX_CHUNK_BYTES = 2**24
 """Approximate maximum size of an intermediate tensor, bytes."""
-# Maximum number of images per call of the compiled kernels, and of the numbers in their products,
-# which then stay in the processor's cache.
 MAX_LOOP_IMAGES = 4
+"""Maximum number of images per call of the compiled kernels."""
 MAX_CACHED_NUMBERS = 2**21
+"""Maximum number of resemblances per call, which then stay in the processor's cache."""
 MIN_COMPILED_IMAGES = 64
 """Minimum number of images for which compiled kernels are loaded."""
 
@@ -56,7 +58,7 @@ OUTPUT_NUMBERS = 2 * PATTERN_COUNT * GRID_SIDE**2
 
 
 class PatchResemblances(nn.Module):
-    """Resemblances of an image's patches to patterns, averaged over a grid.
+    """Module that computes averages, over a grid, of the resemblances of patches to patterns.
 
     Guarantee: a record's output depends on that record alone.
 
@@ -75,7 +77,7 @@ class PatchResemblances(nn.Module):
         self.register_buffer("offset", torch.zeros(PATTERN_COUNT, 1, 1))
 
     def forward(self, images: Tensor) -> Tensor:
-        """Map (batch, channels, height, width) to (batch, `COUNT`)."""
+        """Compute the features, (batch, channels, height, width) to (batch, `OUTPUT_NUMBERS`)."""
         if (
             _is_plain(images)
             and len(images) >= MIN_COMPILED_IMAGES
@@ -87,6 +89,7 @@ class PatchResemblances(nn.Module):
         return torch.cat([self._compute_resemblances(part) for part in images.split(chunk)])
 
     def _compute_resemblances(self, images: Tensor) -> Tensor:
+        """Compute the features by convolutions of PyTorch."""
         box = torch.full_like(self.patterns[:1], 1 / self.patterns[0].numel())
         mean, square = functional.conv2d(images, box), functional.conv2d(images**2, box)
         deviation = ((square - mean**2).clamp(min=0.0) + VARIANCE_OFFSET).sqrt()
@@ -102,9 +105,10 @@ class PatchResemblances(nn.Module):
 
     @torch.no_grad()
     def _compute_compiled(self, images: Tensor, code: ModuleType) -> Tensor:
-        """Compute the output by compiled kernels, equal to the bit on one thread or many.
+        """Compute the features by compiled kernels.
 
-        Every matrix product is computed by one thread, with equally many rows.
+        The result does not depend on the number of threads, bit for bit, because every matrix
+        product has the same number of rows and is computed by one thread.
         """
         height, width = (side - PATCH_SIDE + 1 for side in images.shape[2:])
         places, images = height * width, images.contiguous()
@@ -159,12 +163,13 @@ class PatchResemblances(nn.Module):
 
 
 def _is_plain(images: Tensor) -> bool:
+    """Whether compiled kernels can read images: a float32 tensor on the CPU, without gradient."""
     there = type(images) is Tensor and images.device.type == "cpu"
     return there and images.dtype is torch.float32 and not images.requires_grad
 
 
 def _compute_grid_edges(height: int, width: int) -> np.ndarray:
-    """Compute the bounds of the grid's rows and columns; neighbours may share a row or column."""
+    """Return the first and end row, and the first and end column, of each grid cell, (4, cells)."""
     cells = np.arange(GRID_SIDE)
     ends = [
         (side * cells // GRID_SIDE, -(-side * (cells + 1) // GRID_SIDE)) for side in (height, width)
@@ -174,7 +179,7 @@ def _compute_grid_edges(height: int, width: int) -> np.ndarray:
 
 @cache
 def load_compiled_loops() -> ModuleType | None:
-    """Load the compiled kernels and test them on public numbers; see `runs.processor`."""
+    """Load the compiled kernels, if they agree with PyTorch on public numbers; else return None."""
 
     def agrees(code: ModuleType) -> bool:
         module = PatchResemblances(2)
@@ -192,7 +197,7 @@ def load_compiled_loops() -> ModuleType | None:
 
 
 def _sample_patches(images: Tensor, generator: np.random.Generator) -> Tensor:
-    """Sample patches of each image, (count * `PATCHES_PER_IMAGE`, channels * PATCH_SIDE^2)."""
+    """Return random patches of images, (count * `PATCHES_PER_IMAGE`, channels * PATCH_SIDE^2)."""
     height, width = (side - PATCH_SIDE + 1 for side in images.shape[2:])
     patches = images.unfold(2, PATCH_SIDE, 1).unfold(3, PATCH_SIDE, 1)
     rows = torch.from_numpy(generator.integers(height, size=(len(images), PATCHES_PER_IMAGE)))

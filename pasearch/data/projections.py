@@ -1,4 +1,4 @@
-"""The feature extractors as modules, and the private estimation of the fitted ones.
+"""Modules of the feature extractors, and private estimation of those that are fitted to records.
 
 Source: Dwork, Talwar, Thakurta and Zhang 2014 (Analyze Gauss); docs/rules.md, "Sensitivities".
     Proofs: docs/guarantees/released-sums.md; for `centred`, feature-selection.md.
@@ -26,14 +26,16 @@ from pasearch.data.scattering import Scattering, normalize_groups
 from pasearch.runs.sums import GaussianSum, clip_rows
 
 TYPICAL_NORM = 8.0
-"""Norm of normalised records: that of a raw image, so that the same learning rates fit."""
+"""Typical L2 norm of normalised records: that of a raw image, so that learning rates need not be
+changed.
+"""
 
 MIN_DEVIATION = 0.02
 """Minimum standard deviation of a feature in [0, 1]: it limits the amplification of noise."""
 
 
 class NormalisedScattering(nn.Module):
-    """Scattering, normalised by groups in each record, at the scale of a raw record."""
+    """Scattering, normalised in groups of each record to the norm of a raw record."""
 
     def __init__(self, shape: tuple[int, ...]):
         super().__init__()
@@ -41,12 +43,12 @@ class NormalisedScattering(nn.Module):
         self.scale = TYPICAL_NORM / math.sqrt(math.prod(self.transform.output_shape))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map (batch, *shape) to (batch, channels, height / 4, width / 4)."""
+        """Compute the features, (batch, *shape) to (batch, channels, height / 4, width / 4)."""
         return normalize_groups(self.transform(x)) * self.scale
 
 
 class Affine(nn.Module):
-    """(x - shift) * scale, feature by feature.
+    """Module that computes (x - shift) * scale for each feature.
 
     Args:
         shape: Shape of one record.
@@ -61,16 +63,16 @@ class Affine(nn.Module):
         self.register_buffer("scale", torch.ones(shape))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map (batch, *shape) to the same shape."""
+        """Shift and scale records, (batch, *shape)."""
         return (x - self.shift) * self.scale
 
 
 class Projection(nn.Module):
-    """The coordinates of a flattened record along given directions.
+    """Module that projects a flattened record on given directions.
 
     Args:
         features: Number of features of a record.
-        components: Number of directions.
+        components: Number of directions, the outputs per record.
     """
 
     directions: Tensor
@@ -80,14 +82,14 @@ class Projection(nn.Module):
         self.register_buffer("directions", torch.zeros(features, components))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map (batch, *shape) to (batch, components)."""
+        """Project records, (batch, *shape) to (batch, components)."""
         return x.flatten(1) @ self.directions
 
 
 def fit_moments(given: FitInput) -> Affine:
-    """Fit `standardise`: noisy first and second moments of every feature.
+    """Build the map of `standardise` from noisy first and second moments of every feature.
 
-    Cost: `Gaussian(noise_multiplier)`: (x, x^2) / sqrt(2 d) has norm at most 1.
+    Cost: `Gaussian(noise_multiplier)`, because (x, x^2) / sqrt(2 d) has norm at most 1.
     """
     shape = given.x.shape[1:]
     features = math.prod(shape)
@@ -118,12 +120,14 @@ def estimate_means(given: FitInput) -> np.ndarray:
 
 
 def build_centring_map(means: np.ndarray, shape: tuple[int, ...]) -> Affine:
-    """Build the map of `centred` from the means of features: post-processing."""
+    """Build the map of `centred` from the released means of features: post-processing."""
     return _build_affine(means, compute_feature_scales(means), shape)
 
 
 def fit_centring(given: FitInput) -> Affine:
-    """Fit the map that subtracts the noisy mean of records, which are clipped to norm `ROW_NORM`.
+    """Build the map that subtracts the noisy mean of records, which are clipped to norm `ROW_NORM`.
+
+    It also scales the difference, so that the root mean square norm is `ROW_NORM` again.
 
     Cost: `Gaussian(noise_multiplier)`.
     """
@@ -145,9 +149,9 @@ def _build_affine(shift: np.ndarray, scale: np.ndarray, shape: tuple[int, ...]) 
 
 
 def fit_components(given: FitInput, components: int) -> Projection:
-    """Fit the projection on the leading eigenvectors of the noisy second moments.
+    """Build the projection on the leading eigenvectors of the noisy second moments.
 
-    Cost: `Gaussian(noise_multiplier)`: rows are clamped to norm 1.
+    Cost: `Gaussian(noise_multiplier)`, because records are clipped to norm 1.
     """
     features = math.prod(given.x.shape[1:])
     total = np.zeros((features, features))
@@ -163,6 +167,7 @@ def fit_components(given: FitInput, components: int) -> Projection:
 
 
 def _add_noise(total: np.ndarray, given: FitInput) -> np.ndarray:
+    """Release a sum with noise; on public data, return it unchanged."""
     if given.noise_multiplier is None:
         return total
     noise = GaussianSum(noise_multiplier=given.noise_multiplier)

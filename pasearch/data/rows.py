@@ -1,11 +1,11 @@
-"""Features of records that become a tensor one batch at a time.
+"""Features of records that are converted to a tensor one batch at a time.
 
     Rows           interface: shape, slices, `index_select` and `to`, like those of a tensor
     CompactRows    encoded records of a table: 1 bit per feature that is 0 or 1, 4 bytes per number
-    ComputedRows   records that a function computes, such as those of a mapped file
+    ComputedRows   records that a function computes, such as those of a memory-mapped file
 
-Training, scores and fits use only this interface of `Records.x`, so records that do not fit into
-memory give the same results as others.
+Trainings, scores and fits read `Records.x` through this interface only, so records that do not fit
+into memory give the same results as others.
 
 Source: docs/rules.md, rules 3 and 13.
 """
@@ -44,17 +44,18 @@ BLOCK_NUMBERS = 2**23
 
 @lru_cache(maxsize=1)
 def _get_thread_pool(many: int) -> ThreadPoolExecutor:
-    """Return a pool of writing threads; their number does not change the result."""
+    """Return the pool of `many` threads that write rows; their number does not change the rows."""
     return ThreadPoolExecutor(many, "rows")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Rows(ABC):
-    """Features, float32, (records, ...), with the methods of a tensor that are needed.
+    """Features, float32, (records, ...), with those methods of a tensor that trainings use.
 
     Args:
         place: Device of batches: "cpu" or "cuda".
-        mapped: Arrays, possibly of mapped files: their pages are released after each read.
+        mapped: Arrays that are read. If they are memory-mapped, their pages are released after each
+            read.
     """
 
     place: str = "cpu"
@@ -63,7 +64,7 @@ class Rows(ABC):
     @property
     @abstractmethod
     def shape(self) -> tuple[int, ...]:
-        """The number of records, and the shape of one."""
+        """Number of records, and shape of one record."""
 
     @property
     def device(self) -> torch.device:
@@ -74,14 +75,14 @@ class Rows(ABC):
 
     @property
     def dtype(self) -> torch.dtype:
-        """Type of a batch."""
+        """Element type of a batch: float32."""
         import torch
 
         return torch.float32
 
     @property
     def block(self) -> int:
-        """The number of records of a block, of at most `BLOCK_NUMBERS` numbers."""
+        """Number of records of a block that has at most `BLOCK_NUMBERS` numbers."""
         return max(1, BLOCK_NUMBERS // max(1, math.prod(self.shape[1:])))
 
     @abstractmethod
@@ -104,10 +105,8 @@ class Rows(ABC):
         rows = convert_to_slice(where)
         start, stop = rows.indices(len(self))[:2] if isinstance(rows, slice) else (0, len(rows))
         out = np.empty((max(0, stop - start), *self.shape[1:]), np.float32)
-        step, many = (
-            max(1, CACHED_NUMBERS // max(1, math.prod(self.shape[1:]))),
-            torch.get_num_threads(),
-        )
+        step = max(1, CACHED_NUMBERS // max(1, math.prod(self.shape[1:])))
+        many = torch.get_num_threads()
 
         def write(first: int) -> None:
             part = slice(first, min(first + step, stop))
@@ -123,7 +122,7 @@ class Rows(ABC):
         return torch.from_numpy(out)
 
     def to(self, device: str | torch.device) -> Any:
-        """Set the device of batches; nothing is moved yet."""
+        """Return the rows with another device of batches; no record is moved yet."""
         return self if str(device) == self.place else replace(self, place=str(device))
 
     def __len__(self) -> int:
@@ -134,15 +133,15 @@ class Rows(ABC):
         return True
 
     def flatten(self, axis: int) -> Tensor:
-        """Flatten all records from an axis on: this needs the memory of all of them."""
+        """Return all records as one tensor, flattened from an axis on."""
         return self[:].flatten(axis)
 
     def index_select(self, axis: int, places: Tensor) -> Tensor:
-        """Return a batch, on the device.
+        """Return a batch of records on the device.
 
         Args:
-            axis: 0.
-            places: Indices of the records, (places,).
+            axis: Axis of the records: always 0.
+            places: Indices of the records, (batch,).
         """
         assert axis == 0
         return self[places].to(self.device)
@@ -154,7 +153,7 @@ class Rows(ABC):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class CompactRows(Rows):
-    """Encoded records of a table, (records, features), packed.
+    """Packed encoded records of a table, (records, features).
 
     Guarantee: `rows[where]` equals the float32 output of `TableSchema.encode`, bit for bit. The
         amount of stored data depends only on the number of records and the schema.
@@ -163,8 +162,8 @@ class CompactRows(Rows):
         kept: Packed records of `packed_type`, (records,), in memory or mapped from a file.
         width: Number of features of an encoded record.
         features: Indices of the visible features, rising, (features,); None for all.
-        numbers: Indices of the visible ones among the stored numbers, (numbers,).
-        numbers_at: Positions of these numbers among the visible features, (numbers,).
+        numbers: Indices, among the stored numbers, of those that are visible, (numbers,).
+        numbers_at: Index of each of them among the visible features, (numbers,).
     """
 
     kept: np.ndarray
@@ -196,7 +195,7 @@ class CompactRows(Rows):
         out[:, self.numbers_at] = kept["numbers"][:, self.numbers]
 
     def select_features(self, features: np.ndarray) -> CompactRows:
-        """Select features of all records, without copying.
+        """Return the same records with some of the features, without copying.
 
         Args:
             features: Indices of the features, rising, (some,).
@@ -209,20 +208,25 @@ class CompactRows(Rows):
 
 
 def packed_type(width: int, numbers: int) -> np.dtype[Any]:
-    """Return the type of a packed record: a bit per feature, and its numbers as float32."""
+    """Return the element type of packed records: a bit per feature, and the numbers as float32.
+
+    Args:
+        width: Number of features of an encoded record.
+        numbers: Number of features that are numbers, not 0 or 1.
+    """
     return np.dtype([("bits", np.uint8, (-(-width // 8),)), ("numbers", np.float32, (numbers,))])
 
 
 def pack_table(
     schema: TableSchema, cells_of: Callable[[slice], TableCells], valid: np.ndarray
 ) -> np.ndarray:
-    """Encode rows of a table and pack them, (rows,), in blocks.
+    """Encode rows of a table block by block, and return them packed, (rows,).
 
     Args:
         schema: Complete schema.
         cells_of: Function that returns the cells of some rows, (rows, columns).
-        valid: Mask of rows with a known target, bool, (rows,). Null records are set to False; where
-            it is False, all features are 0.
+        valid: Mask of rows with a known target, bool, (rows,). The function also sets it to False
+            for null records. The features of rows with False are 0.
     """
     (width,), at = schema.shape, _find_number_features(schema)
     kept = np.empty(len(valid), packed_type(width, len(at)))
@@ -239,7 +243,7 @@ def pack_table(
 
 
 def _find_number_features(schema: TableSchema) -> np.ndarray:
-    """Find the features that are numbers; all others are 0 or 1."""
+    """Return the indices of the features that are numbers; all others are 0 or 1."""
     pieces = schema.pieces
     starts = np.cumsum([0, *(piece.width for piece in pieces)])[:-1]
     numeric = np.array([piece.kind == "number" for piece in pieces], bool)
@@ -247,7 +251,7 @@ def _find_number_features(schema: TableSchema) -> np.ndarray:
 
 
 def release_pages(array: np.ndarray) -> None:
-    """Release the memory of the pages of a mapped file; an array in memory stays."""
+    """Release the memory of a memory-mapped array's pages; other arrays are unchanged."""
     held = getattr(array, "_mmap", None)
     if isinstance(held, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
         held.madvise(mmap.MADV_DONTNEED)
@@ -260,7 +264,7 @@ class ComputedRows(Rows):
     Args:
         form: Number of records, and the shape of one.
         fill: Function that writes some records, with the arguments of `write`.
-        whole: Whether another device receives one tensor of all records, moved once.
+        whole: Whether `to` another device moves all records there as one tensor.
     """
 
     form: tuple[int, ...]
@@ -281,10 +285,10 @@ class ComputedRows(Rows):
 
 
 def select_rows(kept: np.ndarray, slots: np.ndarray, valid: np.ndarray) -> ComputedRows:
-    """Select records of an array that several partitions share, without copying it.
+    """Return some records of an array that several partitions share, without copying it.
 
     Args:
-        kept: Records, float32, (all records, ...), perhaps in a mapped file.
+        kept: Records, float32, (all records, ...), perhaps memory-mapped.
         slots: Indices of the selected records, (records,).
         valid: Mask, (records,): False marks a null record, which becomes 0.
     """
@@ -297,7 +301,10 @@ def select_rows(kept: np.ndarray, slots: np.ndarray, valid: np.ndarray) -> Compu
 
 
 def convert_to_slice(where: Where) -> slice | np.ndarray:
-    """Convert indices to numpy, and consecutive ones to a slice, such as those of a full batch."""
+    """Return indices as a slice if they are consecutive, such as those of a full batch.
+
+    Other indices are returned as a numpy array.
+    """
     if isinstance(where, slice):
         return where
     places = where if isinstance(where, np.ndarray) else where.cpu().numpy()
@@ -309,7 +316,7 @@ def convert_to_slice(where: Where) -> slice | np.ndarray:
 
 
 def iterate_records(x: Any, valid: Any, rows: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Iterate over records in blocks: flattened features, and a mask of those that are not null.
+    """Iterate over blocks of records: flattened features, and a mask of records that are not null.
 
     Args:
         x: Features, a tensor or `Rows`, (n, ...).

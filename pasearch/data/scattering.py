@@ -1,14 +1,15 @@
-"""The scattering transform of an image: fixed wavelets, moduli and averages, nothing learned.
+"""Scattering transform of an image: wavelet filters, absolute values and averages, nothing learned.
 
     S0 = x * φ,    S1 = |x * ψ| * φ,    S2 = ||x * ψ| * ψ'| * φ,    ψ' of a larger scale than ψ
 
-ψ are Morlet wavelets, one for each scale and angle; φ is a Gaussian filter, after which the signal
-is subsampled. No filter depends on data, and no record on another, so the transform releases
-nothing.
+ψ are Morlet wavelets, one for each scale and angle; φ is a Gaussian filter, after which the result
+is subsampled. No filter depends on data, and the output of a record depends on that record alone,
+so the transform releases nothing.
 
-A convolution is a product of Fourier transforms. Images are small, so a transform is two dense
-matrices, for rows and columns, which include padding and subsampling. The batch is the last axis,
-and imaginary parts follow real ones, so that all work is products of large matrices.
+A convolution is a product of Fourier transforms. Images are small, so a Fourier transform is
+computed by two dense matrices, for rows and columns, which also pad or subsample. The batch is the
+last axis, and imaginary parts are separate rows or columns, so that all work is products of large
+real matrices.
 
 Source: Bruna and Mallat 2013, "Invariant scattering convolution networks"; Oyallon and Mallat 2015,
     "Deep roto-translation scattering". The constants are those of Kymatio (Andreux et al. 2020),
@@ -38,15 +39,15 @@ MAX_CHUNK_BYTES = 2**23
 
 
 class Scattering(nn.Module):
-    """The scattering transform up to order 2: it has no weights and passes no gradient.
+    """Module for the scattering transform up to order 2, without weights and without gradient.
 
     Guarantee: a record's features depend on that record alone.
 
     Args:
         shape: Shape of a record, (height, width) or (channels, height, width).
-        scales: Number of scales J, 1 or above: features are averages over about 2^J pixels,
+        scales: Number of scales J, 1 or above. Features are averages over about 2^J pixels, and
             subsampled by 2^J.
-        angles: Number of angles L, 1 or above: wavelets of one scale, over half a turn.
+        angles: Number of wavelets per scale, at equal angles over half a turn, 1 or above.
 
     Raises:
         UsageError: The shape has other axes, or a side below 2^(J + 1) pixels.
@@ -89,13 +90,15 @@ class Scattering(nn.Module):
 
     @property
     def output_shape(self) -> tuple[int, int, int]:
-        """The shape of a record's features: (channels, height, width)."""
+        """Shape of a record's features: (channels, height, width)."""
         *channels, height, width = self.shape
         return math.prod(channels) * self.paths, height >> self.scales, width >> self.scales
 
     @torch.no_grad()
     def forward(self, records: Tensor) -> Tensor:
-        """Compute the features; per channel order 0, order 1 by scale and angle, then order 2.
+        """Compute the features of records.
+
+        For each channel of a record: S0, then S1 by scale and angle, then S2.
 
         Args:
             records: Records, float32, (batch, *shape).
@@ -118,7 +121,10 @@ class Scattering(nn.Module):
         return features.view(len(records), *self.output_shape)
 
     def _scatter(self, images: Tensor) -> Tensor:
-        """Map (height, width, batch) to (height / 2^J, width / 2^J, paths, batch)."""
+        """Compute the features of images: (height, width, batch) to (rows, columns, paths, batch).
+
+        Rows and columns are the height and width divided by 2^J.
+        """
         form = *self.output_shape[1:], -1, images.shape[-1]
         moduli = self.first(images)
         paths = [self.average_input(images).view(form)]
@@ -126,16 +132,16 @@ class Scattering(nn.Module):
         for j, layer in enumerate(self.second):
             deeper = enumerate(layer(moduli[j]), start=j + 1)
             found = torch.cat([self.average[k](modulus) for k, modulus in deeper], dim=-1)
-            # A layer's output varies by its own wavelets first; the features vary by them last.
+            # The axes of a layer's output are (second wavelet, first wavelet); features reverse it.
             found = found.view(*form[:2], -1, self.angles, form[-1]).transpose(2, 3)
             paths.append(found.reshape(form))
         return torch.cat(paths, dim=2)
 
 
 def normalize_groups(features: Tensor, groups: int = 27) -> Tensor:
-    """Normalise features to mean 0 and variance 1 over each group of channels of each record.
+    """Normalise each group of channels of each record to mean 0 and variance 1.
 
-    Guarantee: a record's result depends on that record alone.
+    Guarantee: a record's output depends on that record alone.
 
     Args:
         features: Features, (batch, channels, height, width).
@@ -153,7 +159,7 @@ def normalize_groups(features: Tensor, groups: int = 27) -> Tensor:
 
 
 class _WaveletLayer(nn.Module):
-    """The moduli |image * ψ| of the wavelets of several scales, as one tensor per scale."""
+    """Module that computes |image * ψ| for the wavelets of several scales, one tensor per scale."""
 
     def __init__(self, paddings: Sequence[np.ndarray], wavelets: Iterable[_Wavelets]):
         super().__init__()
@@ -162,13 +168,16 @@ class _WaveletLayer(nn.Module):
         self.wavelets = nn.ModuleList(wavelets)
 
     def forward(self, images: Tensor) -> list[Tensor]:
-        """Map (height, width, batch) to (height / step, width / step, angles * batch) for each."""
+        """Compute, for each scale, (height / step, width / step, angles * batch) from images."""
         spectrum = self.fourier(images)
         return [wavelets(spectrum) for wavelets in self.wavelets]
 
 
 class _Wavelets(nn.Module):
-    """The moduli |image * ψ| of one scale's wavelets, from 2^start to 2^end pixels per sample."""
+    """Module that computes |image * ψ| for the wavelets of one scale.
+
+    The input has 2^start pixels per sample, and the output 2^end pixels per sample.
+    """
 
     psi: Tensor
 
@@ -185,7 +194,7 @@ class _Wavelets(nn.Module):
         self.inverse = _MatrixProduct((_interleave_parts(rows), _stack_parts(cols)))
 
     def forward(self, spectrum: Tensor) -> Tensor:
-        """Map (frequencies, (real, imaginary) frequencies, batch) to moduli."""
+        """Compute |image * ψ| from the image's Fourier transform, real and imaginary parts."""
         batch = spectrum.shape[-1]
         rows, _, cols, angles, aliases = self.psi.shape
         # Subsampling by a step adds the step^2 frequencies that become the same (aliasing).
@@ -197,7 +206,7 @@ class _Wavelets(nn.Module):
 
 
 class _MatrixProduct(nn.Module):
-    """rows @ image @ colsᵀ, for images of shape (height, width, batch)."""
+    """Module that computes rows @ image @ colsᵀ for images of shape (height, width, batch)."""
 
     rows: Tensor
     cols: Tensor
@@ -215,15 +224,16 @@ class _MatrixProduct(nn.Module):
 
 
 def _build_padding(side: int, scales: int) -> np.ndarray:
-    """Build the matrix that reflects at both ends, by one sample of the features or less."""
+    """Build the matrix that pads a side by reflection, up to one sample of the features per end."""
     missing = (side // 2**scales + 2) * 2**scales - side
     return np.pad(np.eye(side), ((missing // 2, (missing + 1) // 2), (0, 0)), mode="reflect")
 
 
 def _build_morlets(sizes: Sequence[int], scale: int, angles: int) -> np.ndarray:
-    """Build ψ(u) = g(u) (exp(i ξ·u) − β), of mean 0, as real Fourier transforms (angles, *sizes).
+    """Build the Fourier transforms of wavelets ψ(u) = g(u) (exp(i ξ·u) − β), (angles, *sizes).
 
-    g is a Gaussian, 4 / angles times as wide along ξ as across it.
+    They are real. g is a Gaussian, 4 / angles times as wide along ξ as across it; β makes the mean
+    of ψ 0.
     """
     width, slant = FINEST_WIDTH * 2**scale, 4 / angles
     rows, cols = (
@@ -244,7 +254,7 @@ def _build_morlets(sizes: Sequence[int], scale: int, angles: int) -> np.ndarray:
 
 
 def _build_average(size: int, scales: int, start: int) -> np.ndarray:
-    """Build the matrix that averages by φ and subsamples, from 2^start pixels per sample to 2^J."""
+    """Build the matrix that filters by φ and subsamples, from 2^start to 2^J pixels per sample."""
     width, kept = FINEST_WIDTH * 2 ** (scales - 1), size >> start
     phi = math.sqrt(FILTER_GAIN) * np.exp(-((width * _compute_frequencies(size)) ** 2) / 2).sum(
         axis=1
@@ -255,11 +265,15 @@ def _build_average(size: int, scales: int, start: int) -> np.ndarray:
 
 
 def _find_lowest(size: int, kept: int) -> np.ndarray:
+    """Return the indices of the `kept` lowest frequencies of a Fourier transform."""
     return np.r_[: kept // 2, size - kept // 2 : size]
 
 
 def _compute_frequencies(size: int) -> np.ndarray:
-    """Return (size, periods): a sampled spectrum is periodic, and filters exceed one period."""
+    """Return the angular frequencies of a Fourier transform and its aliases, (size, periods).
+
+    Several periods are needed because the spectrum of a filter is wider than one.
+    """
     return 2 * np.pi * (np.fft.fftfreq(size)[:, None] + np.arange(-3, 4))
 
 

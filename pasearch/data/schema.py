@@ -31,7 +31,8 @@ class EncodedColumn:
     """Position of one column in an encoded record: public.
 
     Args:
-        start: Index of the first feature of the column; a number is followed by its bins.
+        start: Index of the first feature of the column; for a number, the scaled number, which the
+            indicators of its bins follow.
         width: Number of features.
         edges: Edges between the bins of a number, scaled to [0, 1], rising; empty without bins.
             None for a category, whose features are indicators.
@@ -50,7 +51,7 @@ class RowLayout:
 
     Args:
         bound: Maximum L2 norm of a record.
-        columns: Numbers and categories, of which pairwise products can be formed.
+        columns: Columns of which pairwise products can be formed: numbers and categories.
     """
 
     bound: float
@@ -147,7 +148,7 @@ class Schema:
 
     @property
     def undeclared_task(self) -> str | None:
-        """Name of a table's target of undeclared kind; None, because the dtype of y declares it."""
+        """Name of the target if its kind is undeclared: always None, because y has a dtype."""
         return None
 
     @property
@@ -201,13 +202,14 @@ class Schema:
         return finite
 
     def encode_labels(self, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Encode labels as classes or scaled numbers, and find the valid ones.
+        """Encode labels as classes or scaled numbers, and return which are valid.
 
         Args:
             labels: Labels, (rows,), in the original units.
 
         Returns:
-            Classes, int64, or numbers scaled to [0, 1], float32; and which are valid; (rows,).
+            Classes, int64, or numbers scaled to [0, 1], float32, (rows,). Whether each is valid,
+            bool, (rows,).
         """
         if self.labels is not None:
             known = np.asarray(self.labels)
@@ -239,7 +241,7 @@ class Schema:
         return replace(self, low=low, high=high, classes=classes, target=target, labels=labels)
 
     def encode_new(self, records: Any) -> np.ndarray:
-        """Encode new records, float32, (rows, *shape); records with NaN or infinity are 0.
+        """Return encoded new records, float32, (rows, *shape); a record with NaN or infinity is 0.
 
         Raises:
             UsageError: Records of another shape, or not numeric.
@@ -255,7 +257,7 @@ class Schema:
         return x
 
     def decode_class(self, classes: np.ndarray) -> np.ndarray:
-        """Return the labels of classes: declared labels, class names, or 0, 1 ..."""
+        """Return the label of each class index, (rows,): declared label, class name or integer."""
         known = self.class_names if self.labels is None else self.labels
         return classes if known is None else np.array(known)[classes]
 
@@ -265,7 +267,7 @@ class Schema:
         return low + scaled * (high - low)
 
     def check_arrays(self, where: str, features: ArrayMetadata, labels: ArrayMetadata) -> None:
-        """Check the shapes and dtypes of arrays; no value is read.
+        """Raise UsageError if shapes or dtypes of arrays do not fit; no value is read.
 
         Raises:
             UsageError: Records of another shape, or arrays of another dtype.
@@ -301,7 +303,7 @@ class Schema:
         return "classes" if self.classes is None else f"{self.classes} classes"
 
     def describe_items(self) -> list[str]:
-        """Describe bounds and target, one line each, as released by an estimate."""
+        """Return one line of description for the bounds, and one for the target."""
         task = f"to predict: {self.describe_task()}"
         return [f"bounds of the features: {self.low:g} to {self.high:g}", task]
 
@@ -334,7 +336,7 @@ class Schema:
 
 
 def list_labels(labels: Sequence[Any]) -> str:
-    """Join labels with commas; only the first `MAX_LISTED_CLASSES`."""
+    """Return the first `MAX_LISTED_CLASSES` labels, separated by commas."""
     more = ", ..." if len(labels) > MAX_LISTED_CLASSES else ""
     return ", ".join(map(str, labels[:MAX_LISTED_CLASSES])) + more
 
@@ -368,7 +370,7 @@ def parse_bounds(low: Any, high: Any) -> tuple[float, float] | None:
 
 
 def require_known(value: Any) -> Any:
-    """Return a declared or estimated value; None means a bug in the program."""
+    """Return a declared or estimated value; raise RuntimeError if it is None."""
     if value is None:
         raise RuntimeError("Records cannot be encoded before the schema is complete.")
     return value

@@ -1,4 +1,4 @@
-"""Schema files: conversion between a table's schema, plain values and TOML.
+"""Schema files: parsing of their values into a table's schema, and rendering of a schema as TOML.
 
 Source: docs/rules.md, rule 13; docs/data.md lists the keys.
 """
@@ -21,6 +21,7 @@ from pasearch.terminal_escaping import escape_text
 BARE_KEY_PATTERN = re.compile(r"[A-Za-z0-9_-]+")
 """Pattern of keys that TOML accepts without quotes."""
 
+# Keys above the tables of columns.
 TOP_KEYS = (
     "name", "target", "official_test", "quotes", "header", "separator", *READING_KEYS, "columns",
     "proposed",
@@ -69,11 +70,7 @@ def parse_schema(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_class_count(target: Column) -> None:
-    """Check that a target with declared classes has at least two.
-
-    Raises:
-        UsageError: Fewer than two classes.
-    """
+    """Raise UsageError if a target is declared with fewer than two classes."""
     if target.categories is not None and not len(target.categories) >= 2:
         raise UsageError(
             f"Column {target.name!r} is the target and has {len(target.categories)} "
@@ -84,12 +81,12 @@ def check_class_count(target: Column) -> None:
 def declare_target(
     target: Column, *, regression: bool = False, labels: str | Sequence[Any] | None = None
 ) -> Column:
-    """Return a table's target with the task that the user declares in addition to the schema.
+    """Return a table's target column with the task that the user declares outside the schema.
 
     Args:
         target: Target column of the schema.
         regression: Whether a number is predicted.
-        labels: Two or more classes: a sequence, or a string with commas between; None: undeclared.
+        labels: Two or more classes: a sequence, or a comma-separated string; None: undeclared.
 
     Raises:
         UsageError: The schema or `regression` declares another task, or there are fewer than two
@@ -147,7 +144,7 @@ def parse_column(name: str, values: Mapping[str, Any]) -> Column:
 
 
 def check_keys(where: str, values: Mapping[str, Any], known: Sequence[str]) -> None:
-    """Refuse unknown keys.
+    """Raise UsageError for the first unknown key.
 
     Args:
         where: Location of the keys, for messages.
@@ -166,7 +163,7 @@ def check_keys(where: str, values: Mapping[str, Any], known: Sequence[str]) -> N
 
 
 def suggest_name(name: str, names: Sequence[str]) -> str:
-    """Return the end of a sentence that suggests a similar name, or lists the first valid ones."""
+    """Return the end of an error message: a similar valid name, or the first valid names."""
     if near := find_closest_name(name, names):
         return f"; did you mean {near!r}?"
     more = ", ..." if len(names) > MAX_SUGGESTED_NAMES else ""
@@ -199,7 +196,7 @@ def format_schema_toml(
     columns: Mapping[str, Mapping[str, Any]],
     read: Collection[tuple[str, str]] = (),
 ) -> str:
-    """Render the contents of a schema file.
+    """Return the text of a schema file.
 
     Args:
         top: Values above the columns, by key.
@@ -221,6 +218,7 @@ def format_schema_toml(
 
 
 def _format_toml(value: object) -> str:
+    """Return a value in TOML; long lists have several lines."""
     if isinstance(value, str):
         return _quote_toml(value)
     if isinstance(value, bool):
@@ -242,6 +240,6 @@ def _format_toml(value: object) -> str:
 
 
 def _quote_toml(text: str) -> str:
-    """Render a TOML string; JSON escapes are valid, and control characters are escaped."""
+    """Return a TOML string with quotes and escapes; JSON escapes are valid in TOML."""
     plain = json.dumps(text, ensure_ascii=False)
     return "".join(c if escape_text(c) == c else f"\\U{ord(c):08x}" for c in plain)

@@ -1,6 +1,7 @@
-"""Open records in temporary private files, so that other processes can train on them.
+"""Records of an open partition in temporary private files, so that other processes train on them.
 
-Processes of the same machine map the files into memory and share it. A cluster receives copies.
+Processes of the same machine memory-map the files and so share the memory. Machines of a cluster
+receive copies.
 
 Source: docs/rules.md, rules 10 and 12 (open records were charged, and stay in `private/`).
 """
@@ -25,9 +26,9 @@ FOLDER_PREFIX = "records-"
 
 @contextmanager
 def create_records_folder(private: Path) -> Iterator[Path]:
-    """Create a temporary folder for files of open records, and delete it at the end of the block.
+    """Create a temporary folder for files of records, and delete it at the end of the block.
 
-    Folders left by an interrupted run are deleted first.
+    Folders of an interrupted run are deleted first.
 
     Args:
         private: Private folder of the run.
@@ -40,7 +41,7 @@ def create_records_folder(private: Path) -> Iterator[Path]:
 
 @dataclass(frozen=True, slots=True)
 class SharedRecords:
-    """Open records in a private folder.
+    """Records of an open partition in files of a private folder.
 
     Args:
         folder: Folder written by `Records.write`.
@@ -53,13 +54,13 @@ class SharedRecords:
 
     @classmethod
     def of(cls, records: Records, folder: Path) -> SharedRecords:
-        """Write open records to a new subfolder."""
+        """Write the records of an open partition to a new subfolder."""
         own = Path(tempfile.mkdtemp(dir=folder))  # 0700
         records.write(own)
         return cls(own, records.public is True)
 
     def load(self) -> dict[str, np.ndarray]:
-        """Map the records into memory as arrays, which processes of one machine share."""
+        """Return the records as memory-mapped arrays, which processes of one machine share."""
         records = Records.mapped(self.folder, public=self.public)
         return {name: getattr(records, name).numpy() for name in ("x", "y", "valid")}
 

@@ -7,8 +7,8 @@
         uses = ("schema", "target")
         def load(self, data, declared): ...
 
-Only the *metadata* of a source (names, shapes, dtypes, number of records) may raise an error.
-Values never do: a record that cannot be read is the null record at its position.
+Whether a source raises an error may depend only on its *metadata*: names, shapes, dtypes, and the
+number of records. A record with unreadable values becomes the null record, at its position.
 
 Source: docs/rules.md, rules 3 and 13. Guide to a new source: docs/extending.md.
 """
@@ -37,15 +37,16 @@ class DataDeclaration:
     Args:
         public: Whether every record is public.
         bounds: Bounds (low, high) of the features of arrays.
-        classes: Number of classes of arrays with labels 0, 1 ...; or the labels: a list or
+        classes: Number of classes of arrays with labels 0, 1 ...; or all labels: a list, or a
             comma-separated string.
         regression: Whether a number is predicted, not a class.
-        labels: Classes of a table's target (`declare_target`), or all labels of arrays, in the same
-            forms.
+        labels: All classes of a table's target, or all labels of arrays: a list, or a
+            comma-separated string.
         target: Name of a table's column to predict; None: the last one.
-        schema: Schema of a table, in any form that `load_schema` accepts.
+        schema: Schema of a table: path of a schema file, dictionary with its keys, or schema.
         quotes: Whether quotation marks enclose the cells of a table.
-        columns: Names of the columns of a table without a header, as `read_column_names` accepts.
+        columns: Names of the columns of a table without a header: a list, a comma-separated string,
+            or the path of a .txt file with one name per line.
         separator: Separator of the cells of a table; None: detected in the header.
         image_side: Side, in pixels, to which the images of a folder are scaled.
         grey: Whether images of a folder are converted to one channel.
@@ -70,10 +71,10 @@ class DataDeclaration:
 
 
 class Source(Stage):
-    """A kind of data, selected by a name or a path."""
+    """Base class of data sources: reads one kind of data, selected by its name or path."""
 
     kind: ClassVar[str]
-    """Noun phrase for the kind of data, used after "for" in error messages."""
+    """Noun phrase for the kind of data, for error messages, such as "a Parquet file"."""
     expected: ClassVar[str]
     """Description of the accepted names or paths, for help and error messages."""
     uses: ClassVar[tuple[str, ...]] = ()
@@ -94,9 +95,8 @@ class Source(Stage):
     def load(self, data: str, declared: DataDeclaration) -> Dataset:
         """Load the data set, not yet partitioned.
 
-        Guarantee: each record is read from its own part of the source, in an order that does not
-            depend on
-        values. No value raises an error, is shown, or affects another record.
+        Guarantee: each record is read from its own part of the source, and the order does not
+            depend on values. No value raises an error, is shown, or affects another record.
 
         Raises:
             UsageError: The source does not exist, or is malformed.

@@ -1,4 +1,4 @@
-"""Selection of the data source for a name or path, and loading of data sets."""
+"""Selection of the data source that reads a name or path, and loading of data sets."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def load_dataset(data: str, **declarations: Any) -> Dataset:
         declarations: Fields of `DataDeclaration`.
 
     Returns:
-        Dataset: Not yet partitioned.
+        Data set, not yet partitioned.
 
     Raises:
         UsageError: Unknown or malformed data, or a declaration that does not apply to it.
@@ -82,13 +82,13 @@ def load_new_records(data: str, schema: AnySchema) -> Any:
 
 
 def list_record_names(data: str) -> list[str] | None:
-    """Return the names of the records that `load_new_records` returns; None if they have none."""
+    """Return the names of new records (such as paths of images); None if they have none."""
     source = find_source(data)
     return None if source is None else source.record_names(data)
 
 
 def count_header_rows(path: str | Path, schema: TableSchema) -> int:
-    """Count the rows above the records of a table: the header of a text file."""
+    """Return the number of lines above the records of a table's file: 0 without a header."""
     from pasearch.data.csv_file import count_lines_above
     from pasearch.data.parquet_file import ParquetFile
 
@@ -96,7 +96,7 @@ def count_header_rows(path: str | Path, schema: TableSchema) -> int:
 
 
 def find_source(data: str) -> Source | None:
-    """Find the source that accepts a name or path; None if no source does."""
+    """Return the source that accepts a name or path; None if there is none."""
     sources = (kind() for kind in SOURCES.kinds().values())
     return next((source for source in sources if source.takes(data)), None)
 

@@ -1,4 +1,4 @@
-"""Sizes of the partitions, and random assignment of records: both public, independent of values.
+"""Sizes of the partitions, and random assignment of records to them, both independent of values.
 
 Source: docs/rules.md, rules 3 and 4; Bao et al., section IV-A (the paper's splits). Proof:
 docs/guarantees/composition-and-partitions.md.
@@ -13,11 +13,11 @@ import numpy as np
 from pasearch.accounting.checks import check_positive_integer
 from pasearch.errors import UsageError
 
-PARTITIONS = ("search", "train", "validation", "test")
+PARTITIONS = ("search", "train", "validation", "test")  # names of the partitions
 
 
 def name_subset(partition: str, number: int) -> str:
-    """Return the name of disjoint subset `number` (counted from 0) of a partition."""
+    """Return the name of a disjoint subset of a partition; `number` is its index, from 0."""
     return f"{partition} {number + 1}"
 
 
@@ -26,14 +26,14 @@ class Split:
     """Sizes of the partitions, in records (null records included); public constants.
 
     Args:
-        search: Records for a search whose winner is retrained; 0 if weights are reused.
+        search: Records for a search whose winner is retrained on `train`; 0 if there are none.
         train: Records for the returned model, 1 or more.
         validation: Records for the scores of candidates; 0 if nothing is compared.
         test: Records for the test accuracy; 0 if no model is trained.
-        fixed_tail: Number of records at the end that form test, or validation and test, as in a
-            data set with an official test set; 0: all partitions are drawn from all records.
-        portions: Number of disjoint subsets of equal size into which the candidates' records are
-            split. Each subset is a partition and replaces the original one. A remainder is unused.
+        fixed_tail: Number of records at the end of the data set (such as an official test set) that
+            form test, or validation and test; 0: all partitions are drawn from all records.
+        portions: Number of disjoint subsets of equal size into which the partition for candidates
+            is split. The subsets replace that partition. A remainder is unused.
         unused: Records in no partition: they are never read.
     """
 
@@ -80,7 +80,7 @@ class Split:
         return (self.search or self.train) // self.portions
 
     def sizes(self) -> dict[str, int]:
-        """Return the sizes of the non-empty partitions; disjoint subsets replace theirs."""
+        """Return the size of each non-empty partition, or of its disjoint subsets, by name."""
         found = {name: getattr(self, name) for name in PARTITIONS if getattr(self, name)}
         if self.portions == 1:
             return found
@@ -90,7 +90,7 @@ class Split:
         return {**portions, **found}
 
     def draw_positions(self, generator: np.random.Generator) -> dict[str, np.ndarray]:
-        """Draw the record positions of each partition from a value-independent permutation."""
+        """Draw the record positions of each partition at random, independently of values."""
         head = self.n - self.fixed_tail
         order = generator.permutation(head)
         if self.fixed_tail:  # avoids a copy of a large permutation
@@ -113,7 +113,7 @@ class PaperSplit:
 
     Args:
         name: Name of the data set in the paper.
-        records: Numbers of records by which the data set is recognised: all, or one known file.
+        records: Numbers of records of the known versions of the data set, which identify it.
         train: Number of training records.
         validation: Number of validation records; 0 if the paper reports none.
         test: Number of test records.
@@ -142,7 +142,8 @@ PAPER_SPLITS = (
         validation=5_000, test=5_000,
     ),
 )  # fmt: skip
-"""Splits of section IV-A; MNIST, Fashion-MNIST and CIFAR-10 halve their official test set."""
+"""Splits of section IV-A, except MNIST, Fashion-MNIST and CIFAR-10, which halve their official test
+set into validation and test."""
 
 
 DEFAULT_FRACTIONS = (0.8, 0.1, 0.1)
@@ -162,7 +163,7 @@ def make_split(
     paper: bool = False,
     portions: int = 1,
 ) -> Split:
-    """Divide n records into partitions.
+    """Choose the sizes of the partitions of n records.
 
     Args:
         n: Number of records.
@@ -179,10 +180,8 @@ def make_split(
         portions: Number of disjoint subsets of the candidates' records.
 
     Raises:
-        UsageError: Fractions that do not sum to 1, a paper split without official test set, or an
-            empty partition.
-
-
+        UsageError: Fractions that do not sum to 1, an unknown paper split without official test
+            set, or an empty partition.
     """
     known = (each for each in PAPER_SPLITS if n in each.records)
     printed = next(known, None) if paper else None
@@ -215,7 +214,7 @@ def make_split(
 def _divide_records(
     n: int, shares: tuple[float, float, float] | None, official_test: int, paper: bool
 ) -> tuple[int, int, int]:
-    """Return the sizes of train (search included) and validation, and the fixed tail."""
+    """Return the sizes of train (search included), validation and fixed tail."""
     if paper:
         if not official_test:
             known = ", ".join(

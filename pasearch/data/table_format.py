@@ -1,4 +1,4 @@
-"""Public format of a table's file: column names, separator, quotation marks.
+"""Public format of a table's file (column names, separator, quotation marks), and its schema.
 
 Source: docs/rules.md, rules 3 and 13.
 """
@@ -61,7 +61,7 @@ class TableFormat:
             schema: Declared schema, if any.
             quotes: Whether quotation marks enclose cells.
             columns: Names of the columns, in any form that `read_column_names` accepts.
-            separator: Separator of cells, in any form that `separator_of` accepts.
+            separator: Separator of cells, in any form that `parse_separator` accepts.
             target: Name of the declared column to predict, if any.
 
         Raises:
@@ -82,7 +82,7 @@ class TableFormat:
 
 
 def read_column_names(columns: str | Path | Sequence[str] | None) -> tuple[str, ...] | None:
-    """Return the names of the columns of a file without a header.
+    """Return the user's names of the columns of a file without a header; None if undeclared.
 
     Args:
         columns: Names: a sequence, a string with commas between, or the path of a .txt file with
@@ -114,7 +114,7 @@ def read_column_names(columns: str | Path | Sequence[str] | None) -> tuple[str, 
 def check_column_names(
     names: Sequence[str], where: str, hint: str = "", *, min_columns: int = MIN_COLUMNS
 ) -> None:
-    """Check that column names are distinct and not empty.
+    """Raise UsageError if column names are not distinct, or empty, or too few or many.
 
     Args:
         names: Names of all columns.
@@ -168,7 +168,13 @@ def fit_schema_to_file(
 def split_target(
     schema: TableSchema, names: Sequence[str], columns: list[TextColumn], path: Path
 ) -> tuple[TableSchema, TextTable, TextColumn]:
-    """Return the schema, the cells of the features, and those of the target.
+    """Return the schema, the cells of the features, and the cells of the target.
+
+    Args:
+        schema: Schema of the file.
+        names: Names of the file's columns.
+        columns: Cells of each column, in the same order.
+        path: Path of the file, for messages.
 
     Raises:
         UsageError: The official test set of the schema is not smaller than the table.
@@ -180,7 +186,7 @@ def split_target(
 
 
 def check_official_test(schema: TableSchema, rows: int, path: Path) -> None:
-    """Check that the official test set of the schema is smaller than the table."""
+    """Raise UsageError if the official test set of the schema is not smaller than the table."""
     if not schema.official_test < rows:
         raise UsageError(
             f"{path}: the official test set of the schema has {schema.official_test:,} rows, but "
@@ -189,7 +195,7 @@ def check_official_test(schema: TableSchema, rows: int, path: Path) -> None:
 
 
 def select_columns(schema: TableSchema, columns: dict[str, TextColumn], path: Path) -> TextTable:
-    """Return the cells of new records, in the schema's order.
+    """Return the cells of new records, with the columns in the schema's order.
 
     Args:
         schema: Schema of the data that a model was trained on.

@@ -1,8 +1,8 @@
-"""The cells of a table's columns: each distinct string once, and an index for each cell.
+"""Columns of a table in memory: each distinct string is stored once, and an index for each cell.
 
 A cell is returned exactly as it was stored: a string, or None in a null record. "1", "1.0" and "01"
 are three strings. An index takes 1, 2 or 4 bytes, depending on the number of distinct strings. A
-string takes its characters in UTF-8 and 8 bytes. Functions of a cell are computed once per distinct
+string takes its characters in UTF-8 and 8 bytes. A function of cells is called once per distinct
 string.
 
 pyarrow is imported when a column is built, not with this module.
@@ -23,20 +23,20 @@ import numpy as np
 Where = slice | np.ndarray
 
 CHUNK_ROWS = 4096
-"""Number of rows that are Python objects at a time, while a table is built or iterated."""
+"""Number of rows that are converted to or from Python objects at a time."""
 
 NULL_BYTES = b"\xff"
 """Representation of None in Arrow arrays: UTF-8 text does not contain this byte."""
 
 DECIMAL_PATTERN = r"^-?[0-9]{1,17}(\.[0-9]{1,17})?$"
-"""Pattern of strings that every number format with a decimal point converts alike."""
+"""Pattern of strings that `float` and every number format with a decimal point convert alike."""
 
 TEXT_ENCODING = {"encoding": "utf-8", "errors": "surrogatepass"}
-"""Encoding of strings: one from an extension may contain an unpaired surrogate."""
+"""Encoding of strings; a string of an extension's source may contain an unpaired surrogate."""
 
 
 class TextColumn(ABC):
-    """The cells of one column, (rows,), with the methods of an array of objects that are needed.
+    """Cells of one column, (rows,), with some methods of an array of objects.
 
     Guarantee: the cells are those that were stored, each a string or None.
     """
@@ -54,16 +54,16 @@ class TextColumn(ABC):
 
     @abstractmethod
     def distinct(self) -> tuple[Iterable[str | None], np.ndarray]:
-        """List the distinct cells, and the index of each row's cell among them, int64 (rows,)."""
+        """Return the distinct cells, and the index of each row's cell among them, (rows,)."""
 
     @abstractmethod
     def numbers(self, function: Callable[[str | None], float], *, plain: bool = True) -> np.ndarray:
         """Convert each cell to a number, float64, (rows,).
 
         Args:
-            function: Conversion of one cell.
-            plain: Whether the function equals `float` for every string like `DECIMAL_PATTERN`, so
-                that it need not be called for these.
+            function: Function that converts one cell.
+            plain: Whether the function equals `float` for every string that `DECIMAL_PATTERN`
+                matches. Then it is not called for these.
         """
 
     @abstractmethod
@@ -71,16 +71,16 @@ class TextColumn(ABC):
         """Add every cell to a fingerprint."""
 
     def present(self) -> np.ndarray:
-        """Find the cells that are not None, bool, (rows,)."""
+        """Return whether each cell is not None, bool, (rows,)."""
         return self.apply(lambda cell: cell is not None, bool)
 
     @property
     def shape(self) -> tuple[int]:
-        """The number of cells."""
+        """Number of cells."""
         return (len(self),)
 
     def apply(self, function: Callable[[str | None], Any], dtype: Any = object) -> np.ndarray:
-        """Apply a function to each cell, (rows,); it is called once per distinct cell."""
+        """Return a function's value for each cell, (rows,); it is called once per distinct cell."""
         texts, indices = self.distinct()
         return np.fromiter(map(function, texts), dtype)[indices]
 
@@ -98,10 +98,10 @@ class TextColumn(ABC):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class DictionaryColumn(TextColumn):
-    """A column of strings.
+    """Column of strings, each distinct one stored once.
 
     Args:
-        texts: Distinct strings: an Arrow array of type large_binary in UTF-8, `NULL_BYTES` for
+        texts: Distinct strings: an Arrow array of type large_binary in UTF-8. `NULL_BYTES` means
             None.
         codes: Index of each cell's string, unsigned integers, (rows,).
     """
@@ -145,7 +145,7 @@ class DictionaryColumn(TextColumn):
             digest.update(repr(self.texts[rows].to_pylist()).encode())
 
     def _used(self) -> tuple[Any, np.ndarray]:
-        """Select the strings that occur, and the index of each cell's string among them."""
+        """Return the strings that occur in cells, and the index of each cell's string."""
         if len(self.texts) <= len(self.codes):  # sorting does not pay for few strings
             return self.texts, self.codes
         used, indices = np.unique(self.codes, return_inverse=True)
@@ -153,13 +153,13 @@ class DictionaryColumn(TextColumn):
 
 
 def build_constant_column(text: str, rows: int) -> DictionaryColumn:
-    """Build a column whose cells are all the same."""
+    """Build a column of `rows` equal cells."""
     return DictionaryColumn(texts=convert_to_arrow_cells([text]), codes=np.zeros(rows, np.uint8))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class TextTable:
-    """Cells, (rows, columns), with the methods of an array of objects that are needed.
+    """Table of strings, (rows, columns), with some methods of an array of objects.
 
     Args:
         cells: Columns of equal length, one or more.
@@ -171,12 +171,12 @@ class TextTable:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """The numbers of rows and columns."""
+        """Number of rows, and number of columns."""
         return len(self), len(self.cells)
 
     @property
     def T(self) -> tuple[TextColumn, ...]:
-        """The columns."""
+        """Columns of the table."""
         return self.cells
 
     def __len__(self) -> int:
@@ -190,8 +190,8 @@ class TextTable:
         return TextTable(cells=tuple(cells[where] for cells in self.cells))
 
     def present(self) -> np.ndarray:
-        """Find the rows that are not null records, bool, (rows,): these hold None in every cell."""
-        # Other rows hold no None.
+        """Return whether each row is not a null record, bool, (rows,)."""
+        # A null record has None in every cell, and other rows have no None.
         return self.cells[0].present()
 
     def feed(self, digest: Any) -> None:
@@ -215,7 +215,7 @@ def build_columns(rows: Iterable[Sequence[str] | None], *, width: int) -> list[T
     """Build the columns of a table from its rows.
 
     Args:
-        rows: Rows of `width` strings; None is the null record.
+        rows: Rows of `width` strings each; None means a null record.
         width: Number of columns.
 
     Cost: time and memory linear in the rows.
@@ -229,17 +229,17 @@ def build_columns(rows: Iterable[Sequence[str] | None], *, width: int) -> list[T
 
 
 class GrowingColumn:
-    """A column that is built from Arrow arrays of cells."""
+    """Builder of a column from Arrow arrays of its cells."""
 
     def __init__(self) -> None:
         self._parts: list[Any] = [convert_to_arrow_cells([]).dictionary_encode()]
 
     def add(self, array: Any) -> None:
-        """Add cells: an Arrow array of type large_binary in UTF-8, `NULL_BYTES` for None."""
+        """Append cells: an Arrow array of type large_binary in UTF-8, `NULL_BYTES` for None."""
         self._parts.append(array.dictionary_encode())
 
     def finish(self) -> DictionaryColumn:
-        """Build the column from all cells added."""
+        """Build the column from all appended cells."""
         import pyarrow as pa
 
         parts = pa.chunked_array(self._parts).unify_dictionaries().chunks
@@ -249,8 +249,8 @@ class GrowingColumn:
         return DictionaryColumn(texts=texts, codes=np.concatenate(codes))
 
 
-# pyarrow.array and Array.to_numpy import pandas, which takes .4 s and 45 MB: the functions below
-# convert by buffers instead.
+# The functions below convert by buffers, because pyarrow.array and Array.to_numpy import pandas,
+# which takes .4 s and 45 MB.
 
 
 def convert_to_arrow_cells(cells: Sequence[str | None]) -> Any:
@@ -272,10 +272,12 @@ def convert_to_arrow_integers(values: np.ndarray) -> Any:
 
 
 def _decode_texts(texts: Any) -> Iterator[str | None]:
+    """Iterate over the strings of an Arrow array; None for `NULL_BYTES`."""
     for rows in _split_rows(len(texts)):
         for text in texts[rows].to_pylist():
             yield None if text == NULL_BYTES else text.decode(**TEXT_ENCODING)
 
 
 def _split_rows(length: int) -> Iterator[slice]:
+    """Iterate over slices of at most `CHUNK_ROWS` rows."""
     return (slice(start, start + CHUNK_ROWS) for start in range(0, length, CHUNK_ROWS))

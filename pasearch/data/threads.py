@@ -1,9 +1,9 @@
-"""Number of threads of a computation: the last bit of a sum may change with it.
+"""Number of threads of a training, on which the last bits of a sum may depend.
 
     threads of a training  =  max(1, threads of the run / candidates of the generation)
     threads of a step      =  the same, or one if its products are small (`training.trainer`)
 
-Source: docs/rules.md, rule 11 (a resumed release is computed in the same way).
+Source: docs/rules.md, rule 11 (a resumed run computes releases in the same way).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def divide_threads(candidates: int, at_hand: int) -> tuple[int, int]:
 
 @contextmanager
 def use_threads(count: int) -> Iterator[None]:
-    """Set the number of torch's threads within the block.
+    """Set the number of torch's threads in the block, and restore it afterwards.
 
     Args:
         count: Number of threads, 1 or more.

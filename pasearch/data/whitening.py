@@ -2,15 +2,15 @@
 
     z = Λ^(-1/4) V'(φ(x) - m),        input of the network: R z / ||z||
 
-φ are normalised scattering coefficients and resemblances of patches (`patches`); m, V and Λ are
-their mean, leading directions and variances over synthetic images (`draw_dead_leaves`).
-Neighbouring features are nearly equal, so a few directions have most of the variance of φ. Without
-whitening, a private training learns little else before noise dominates. Scaling brings the
-directions nearer to one size. The fourth root, instead of the standard deviation, limits the
-amplification of noise in the last directions.
+φ(x) are the features of an image x: normalised scattering coefficients and resemblances of patches
+(`patches`). m are their means over synthetic images (`draw_dead_leaves`), the columns of V their
+principal directions, and Λ the variances along these. Neighbouring features are nearly equal, so a
+few directions have most of the variance of φ. Without whitening, a private training learns little
+besides these before noise dominates. Division by Λ^(1/4) makes the directions more equal; division
+by the standard deviation Λ^(1/2) would amplify noise in the last directions too much.
 
-No record is read for m, V and Λ, and each record is mapped alone, so nothing is released. Every
-record then has the norm R, a public bound.
+No record is read for m, V and Λ, and each record is transformed alone, so nothing is released.
+Every transformed record has the norm R, a public bound.
 
 Source: Original to this project; the transform of `scattering`; Tramer and Boneh 2021 for the
     effect of normalisation. Measured in benchmarks/models, "Images".
@@ -33,44 +33,47 @@ from pasearch.data.threads import use_threads
 from pasearch.errors import UsageError
 
 MAX_SYNTHETIC_IMAGES = 3000
-"""Maximum number of synthetic images; large images have fewer."""
+"""Maximum number of synthetic images; fewer are used if images are large."""
 MAX_SYNTHETIC_NUMBERS = 2**27
-"""Maximum number of coefficients of all synthetic images: half a gigabyte."""
+"""Maximum number of features of all synthetic images together: half a gigabyte."""
 MAX_COEFFICIENTS = MAX_SYNTHETIC_NUMBERS // 1000
-"""Maximum number of coefficients of a record, which allows 1,000 synthetic images and 500
-directions."""
+"""Maximum number of features of a record, so that 1,000 synthetic images and 500 directions are
+possible."""
 SCATTERING_WEIGHT = 0.7
-"""Weight of all scattering coefficients, relative to all resemblances of patches."""
+"""Weight of all scattering coefficients together, relative to all resemblances of patches."""
 VARIANCE_FLOOR = 1e-4
 """Constant added to each variance, as a fraction of the largest."""
 STATUS_MESSAGE = "feature extractor: learning directions from synthetic images, once per run"
 """Status message while the directions are learned."""
 IMAGE_SEED = 2026
-"""Seed of the synthetic images, which are the same everywhere."""
+"""Seed of the synthetic images, which are the same in every run."""
 SHAPE_COUNT_RANGE = (8, 40)
 """Range of the number of shapes in a synthetic image, the end excluded."""
 
 
 def count_synthetic_images(coefficients: int) -> int:
-    """Return the number of synthetic images for a number of coefficients per image."""
+    """Return the number of synthetic images, given the number of features per image."""
     return min(MAX_SYNTHETIC_IMAGES, MAX_SYNTHETIC_NUMBERS // coefficients)
 
 
 def count_directions(coefficients: int) -> int:
-    """Return the number of directions: at most half the number of synthetic images."""
+    """Return the number of whitening directions, given the number of features per image.
+
+    It is at most half the number of synthetic images.
+    """
     return min(coefficients, count_synthetic_images(coefficients) // 2)
 
 
 class Whitening(nn.Module):
-    """A fixed map of images to whitened directions, with output norm `ROW_NORM`.
+    """Base class of transformations of images to whitened features, with output norm `ROW_NORM`.
 
-    Guarantee: a record's result depends on that record alone and has norm `ROW_NORM` at most, if
-        `coefficients` maps each record alone.
+    Guarantee: a record's output depends on that record alone and has norm `ROW_NORM` at most, if
+        `compute_features` transforms each record alone.
 
     Args:
         shape: Shape of a record, (height, width) or (channels, height, width).
-        count: Number of outputs of `coefficients` per record.
-        kept: Number of directions.
+        count: Number of features per record, the outputs of `compute_features`.
+        kept: Number of directions, the outputs per record.
     """
 
     directions: Tensor
@@ -83,56 +86,54 @@ class Whitening(nn.Module):
         self.register_buffer("directions", torch.zeros(count, kept, dtype=torch.float16))
         self.register_buffer("offset", torch.zeros(kept))
 
-    def coefficients(self, x: Tensor) -> Tensor:
-        """Compute the features, (batch, *shape) to (batch, count)."""
+    def compute_features(self, x: Tensor) -> Tensor:
+        """Compute the features of images before whitening, (batch, *shape) to (batch, count)."""
         raise NotImplementedError
 
     def prepare(self, made: Tensor, generator: np.random.Generator) -> None:
-        """Learn parameters of `coefficients` from images (count, channels, height, width)."""
+        """Learn parameters of `compute_features` from images, (count, channels, height, width)."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map (batch, *shape) to (batch, kept)."""
+        """Compute the whitened features of images, (batch, *shape) to (batch, kept)."""
         z = self.project(x)
         length = torch.linalg.vector_norm(z, dim=1, keepdim=True)
         # A backbone may overflow on a record; its output is then 0 instead of NaN.
         return torch.where(length.isfinite(), z * (ROW_NORM / length.clamp(min=1e-12)), 0.0)
 
     def project(self, x: Tensor) -> Tensor:
-        """Compute the coordinates along the directions, (batch, kept), before normalisation."""
-        return self.coefficients(x) @ self.directions.float() - self.offset
+        """Compute the whitened features before normalisation, (batch, kept)."""
+        return self.compute_features(x) @ self.directions.float() - self.offset
 
     @torch.no_grad()
     def learn(self, images: int) -> None:
         """Learn the directions from synthetic images."""
         *channels, height, width = self.shape
         generator = np.random.Generator(np.random.Philox(IMAGE_SEED))
-        with (
-            status_message.show_status(STATUS_MESSAGE),
-            use_threads(1),
-        ):  # same rounding for any number of threads, so that caches stay valid
+        # One thread: the rounding depends on their number, and must equal that of cached outputs.
+        with status_message.show_status(STATUS_MESSAGE), use_threads(1):
             made = draw_dead_leaves(images, math.prod(channels), height, width, generator)
             self.prepare(torch.from_numpy(made), generator)
             parts = torch.from_numpy(made.reshape(-1, *self.shape)).split(500)
             directions, offset = _compute_directions(
-                torch.cat([self.coefficients(part) for part in parts]), self.directions.shape[1]
+                torch.cat([self.compute_features(part) for part in parts]), self.directions.shape[1]
             )
         if not (directions.isfinite().all() and offset.isfinite().all()):
             raise UsageError(
                 "The output of this front end for synthetic images is not finite: "
                 "use other weights."
             )
-        self.directions[:, : directions.shape[1]].copy_(
-            directions
-        )  # few images give few directions
+        # There may be fewer directions than columns, because there are few images.
+        self.directions[:, : directions.shape[1]].copy_(directions)
         self.offset[: len(offset)].copy_(offset)
 
 
 class WhitenedImage(Whitening):
-    """Scattering and patches of an image, whitened, with output norm `ROW_NORM`.
+    """Whitened scattering and patch features of an image, with output norm `ROW_NORM`.
 
     Args:
         shape: Shape of a record, (height, width) or (channels, height, width).
-        views: Number of views: 1, or 2 for the mean of an image and its mirror image.
+        views: Number of views of an image: 1, or 2 to average the outputs for the image and its
+            mirror image.
     """
 
     def __init__(self, shape: tuple[int, ...], views: int):
@@ -145,10 +146,10 @@ class WhitenedImage(Whitening):
         self.weight = SCATTERING_WEIGHT * math.sqrt(patches.OUTPUT_NUMBERS / scattered)
 
     def prepare(self, made: Tensor, generator: np.random.Generator) -> None:
-        """Select patterns from synthetic images."""
+        """Select the patterns of `patches` from synthetic images."""
         self.patches.learn(made, generator)
 
-    def coefficients(self, x: Tensor) -> Tensor:
+    def compute_features(self, x: Tensor) -> Tensor:
         """Compute normalised scattering coefficients and resemblances of patches."""
         scattered = normalize_groups(self.transform(x)).flatten(1) * self.weight
         *channels, height, width = self.shape
@@ -156,21 +157,21 @@ class WhitenedImage(Whitening):
         return torch.cat([scattered, self.patches(images)], dim=1)
 
     def project(self, x: Tensor) -> Tensor:
-        """Compute the coordinates, averaged over the views."""
+        """Compute the whitened features, averaged over the views, before normalisation."""
         z = super().project(x)
         return z if self.views == 1 else (z + super().project(x.flip(-1))) / 2
 
 
 @lru_cache(maxsize=4)
 def learn_directions(shape: tuple[int, ...]) -> dict[str, Tensor]:
-    """Learn the directions of whitened images of this shape."""
+    """Return the parameters of `WhitenedImage` for images of this shape, learned if necessary."""
     module = WhitenedImage(shape, views=1)
     module.learn(count_synthetic_images(len(module.directions)))
     return module.state_dict()
 
 
 def _compute_directions(seen: Tensor, kept: int) -> tuple[Tensor, Tensor]:
-    """Compute V Λ^(-1/4) and V'm Λ^(-1/4) from features of synthetic images (n, count)."""
+    """Return V Λ^(-1/4) and m'V Λ^(-1/4) for the features of synthetic images, (n, count)."""
     middle = seen.mean(0)
     seen = seen - middle
     if seen.shape[0] < seen.shape[1]:
@@ -190,7 +191,9 @@ def _compute_directions(seen: Tensor, kept: int) -> tuple[Tensor, Tensor]:
 def draw_dead_leaves(
     count: int, channels: int, height: int, width: int, generator: np.random.Generator
 ) -> np.ndarray:
-    """Draw synthetic images, float32 (count, channels, height, width), in [0, 1].
+    """Draw synthetic images of overlapping shapes, float32 (count, channels, height, width).
+
+    Their values are in [0, 1].
 
     Overlapping discs and rectangles share properties of photographs, drawings and digits: edges,
     flat areas, few large shapes and many small ones. Directions that depend only on these can be
@@ -220,6 +223,7 @@ def draw_dead_leaves(
 def _draw_shape(
     rows: np.ndarray, columns: np.ndarray, generator: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
+    """Draw an ellipse or rectangle: the brightness gradient in it, and a mask of its pixels."""
     side = max(rows.shape)
     radius = max(0.7, side * min(0.6, 0.04 * (1.0 - generator.random()) ** -0.6))
     flatness, angle = generator.uniform(0.25, 1.0), math.pi * generator.random()

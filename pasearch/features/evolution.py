@@ -186,7 +186,7 @@ def draw_masks(count: int, features: int, generator: np.random.Generator) -> Mas
 
 
 def crossover(first: Masks, second: Masks, generator: np.random.Generator) -> Masks:
-    """Return children whose every feature is taken from either parent with probability 1/2."""
+    """Return children with each feature copied from either parent with probability 1/2."""
     return np.where(generator.integers(2, size=first.shape, dtype=np.bool_), first, second)
 
 

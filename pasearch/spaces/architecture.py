@@ -1,4 +1,4 @@
-"""Neural architectures: an immutable list of layers with shapes and parameter counts.
+"""Neural architectures: a list of layers, with their shapes and numbers of parameters.
 
 Shapes and counts are plain arithmetic, so a plan does not need PyTorch. The output layer,
 Dense(classes) without activation, is implicit and always trained.
@@ -30,10 +30,10 @@ MAX_PARAMETERS = 2**28
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Architecture:
-    """A stack of layers, without its output layer.
+    """Network architecture: a sequence of layers, without the output layer.
 
     Args:
-        layers: The hidden layers, first to last.
+        layers: Hidden layers, first to last.
     """
 
     layers: tuple[Layer, ...]
@@ -62,7 +62,7 @@ class Architecture:
         return shapes
 
     def parameters(self, input_shape: Shape, outputs: int) -> tuple[int, int]:
-        """Return the number of (all, trainable) parameters, the output layer's included.
+        """Return the numbers of all and of trainable parameters, the output layer's included.
 
         >>> Architecture(layers=(Dense(units=128),)).parameters((64,), 10)
         (9610, 9610)
@@ -76,11 +76,11 @@ class Architecture:
         return trained + fixed, trained
 
     def learning_rate_factor(self) -> float:
-        """Compute the learning rate relative to that of 128 tanh units.
+        """Return the recommended learning rate relative to that of one layer of 128 tanh units.
 
-        (1, .7, .6) for 1, 2, 3 or more hidden layers; the fourth root of 128 / the widest dense
-        layer; 2 for sigmoids, whose gradients are small. Measured on digits and MNIST without
-        `Lstm`, which counts as a layer.
+        It is a product of three factors, measured on digits and MNIST with networks without `Lstm`:
+        1, .7 or .6 for 1, 2, or 3 and more hidden layers; the fourth root of 128 / width of the
+        widest dense layer; 2 if there are sigmoids, because their gradients are small.
         """
         hidden = [layer for layer in self.layers if not isinstance(layer, (Pool, Norm))]
         widest = max((layer.units for layer in hidden if isinstance(layer, Dense)), default=128)
@@ -89,9 +89,10 @@ class Architecture:
         return depth * (128 / widest) ** 0.25 * (2.0 if sigmoid else 1.0)
 
     def freeze_first(self, first: int) -> Architecture:
-        """Freeze the first layers at their random start (random weights training).
+        """Return a copy whose first layers are frozen at their random start (RWT).
 
-        Pooling layers have no weights and do not count.
+        Args:
+            first: Number of hidden layers to freeze, 0 or more; pooling layers do not count.
 
         Raises:
             UsageError: Fewer layers than `first`.
@@ -106,13 +107,13 @@ class Architecture:
         return self._with({"trainable": False}, places[:first])
 
     def train_last(self, count: int) -> Architecture:
-        """Freeze all layers but the last `count` at their random start (random weights training).
+        """Return a copy with all layers but the last `count` frozen at their random start (RWT).
 
-        Layers are counted as the paper does: the output layer, and hidden layers that are neither
-        pooling nor normalisation. At least the first of these hidden layers is frozen.
+        As in the paper, only the output layer and hidden layers that are neither pooling nor
+        normalisation are counted. At least the first of these hidden layers is frozen.
 
         Args:
-            count: Layers to train, the output layer included; 1 or more.
+            count: Number of layers to train, the output layer included, 1 or more.
 
         Raises:
             UsageError: There is no hidden layer to freeze.
@@ -134,13 +135,14 @@ class Architecture:
         return self.freeze_first(sum(not isinstance(each, Pool) for each in self.layers[:end]))
 
     def with_activation(self, name: str) -> Architecture:
-        """Replace the activation of every layer whose activation is not "linear"."""
+        """Return a copy with another activation in every layer whose activation is not "linear"."""
         check_activation(name)
         activations = [getattr(layer, "activation", "linear") for layer in self.layers]
         places = [i for i, each in enumerate(activations) if each != "linear"]
         return self._with({"activation": name}, places)
 
     def _with(self, values: Mapping[str, Any], places: Sequence[int]) -> Architecture:
+        """Return a copy with other field values in the layers at the given indices."""
         layers = enumerate(self.layers)
         changed = (replace(each, **values) if i in places else each for i, each in layers)
         return Architecture(layers=tuple(changed))
@@ -148,9 +150,14 @@ class Architecture:
     def build(self, input_shape: Shape, outputs: int, generator: np.random.Generator | None = None):
         """Build the network, an `nn.Sequential` from (batch, *input_shape) to (batch, outputs).
 
-        The generator draws the initial weights; None leaves them uninitialised, for a state that is
-        loaded next. The output layer starts at 0 if its input includes the record: without hidden
-        layers the loss is convex, and a random start would only add noise.
+        The initial weights of the output layer are 0 if its input includes the record itself. The
+        loss of a linear model is convex, so random initial weights would only add noise.
+
+        Args:
+            input_shape: Shape of one record.
+            outputs: Number of outputs.
+            generator: Random generator of the initial weights; None: they are not initialised,
+                because stored weights are loaded next.
 
         Raises:
             UsageError: A network that does not fit, or has more than `MAX_PARAMETERS`.
@@ -163,6 +170,7 @@ class Architecture:
                 f"expected at most {MAX_PARAMETERS:,}."
             )
         shapes = self.shapes(input_shape)
+        reaches_output = all(getattr(layer, "joined", False) for layer in self.layers)
         last = Dense(units=outputs, activation="linear")
         blocks: list[nn.Module] = []
         if len(input_shape) == 2 and isinstance((*self.layers, last)[0], (Conv, Pool, Norm)):
@@ -172,26 +180,21 @@ class Architecture:
             for module in modules:
                 trainable = getattr(layer, "trainable", True)
                 module.requires_grad_(trainable)
-                if layer is last and self._starts_linear:
+                if layer is last and reaches_output:
                     for parameter in module.parameters():
                         nn.init.zeros_(parameter)
                 elif generator is not None:
                     for part in module.modules():
-                        _initialise(part, getattr(layer, "activation", "linear"), generator)
+                        _draw_weights(part, getattr(layer, "activation", "linear"), generator)
             blocks += [module for module in modules if not isinstance(module, nn.Identity)]
         return nn.Sequential(*blocks)
-
-    @property
-    def _starts_linear(self) -> bool:
-        """Whether the input of the output layer includes the record itself."""
-        return all(getattr(layer, "joined", False) for layer in self.layers)
 
     def describe(self) -> str:
         """Describe the layers in one line, such as `dense 128 tanh - dense 64 relu (frozen)`."""
         return " - ".join(layer.describe() for layer in self.layers) or "linear"
 
     def to_json(self) -> list[dict[str, Any]]:
-        """Return the layers as plain values."""
+        """Return the layers as JSON-compatible values."""
         return [_layer_to_json(layer) for layer in self.layers]
 
     @classmethod
@@ -209,6 +212,7 @@ class Architecture:
 
 
 def _layer_to_json(layer: Layer) -> dict[str, Any]:
+    """Return the kind and the fields of a layer as JSON-compatible values."""
     values: dict[str, Any] = {"kind": layer.kind}
     for each in fields(layer):
         value = getattr(layer, each.name)
@@ -218,6 +222,7 @@ def _layer_to_json(layer: Layer) -> dict[str, Any]:
 
 
 def _layer_from_json(settings: object) -> Layer:
+    """Parse the output of `_layer_to_json`."""
     if not isinstance(settings, dict) or settings.get("kind") not in list(LAYERS):
         raise UsageError(f"Layer {settings!r} is not known: expected one of {', '.join(LAYERS)}.")
     kind = LAYERS[settings["kind"]]
@@ -234,12 +239,12 @@ def _layer_from_json(settings: object) -> Layer:
     return kind(**given)
 
 
-def _initialise(module: nn.Module, activation: str, generator: np.random.Generator) -> None:
-    """Draw weights from N(0, gain^2 / inputs): gain 1, sqrt(2) before ReLU, 4 before a sigmoid.
+def _draw_weights(module: nn.Module, activation: str, generator: np.random.Generator) -> None:
+    """Draw the initial weights of a module from N(0, gain^2 / inputs).
 
-    A sigmoid has slope 1/4 at 0, so a gain of 4 keeps a deep stack from collapsing to a constant.
-    Biases start at 0, except that of an LSTM's forget gate, which starts at 1 (Gers et al. 2000).
-    Normalisation layers keep their default start.
+    The gain is 1, sqrt(2) before ReLU, and 4 before a sigmoid: its slope at 0 is 1/4, so otherwise
+    the output of a deep network would be nearly constant. Biases are 0, except that of an LSTM's
+    forget gate, which is 1 (Gers et al. 2000). Normalisation layers are unchanged.
     """
     import numpy as np
     import torch

@@ -21,20 +21,21 @@ SETTINGS = (
     "learning_rate", "learning_rate_scale", "learning_rate_growth", "learning_rate_most", "steps",
     "steps_scale", "batch_share", "average", "clip_norm", "momentum",
 )  # fmt: skip
-"""Hyperparameter genes of the training configuration (recipe); `training.settings` applies them."""
+"""Names of the hyperparameters that a candidate may set; `training.settings` applies them to the
+training configuration (recipe)."""
 
 PRIVACY_SETTINGS = ("steps", "steps_scale", "batch_share", "clip_norm")
-"""Settings that can change the privacy cost."""
+"""Names of the hyperparameters that can change the privacy cost."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """Configuration of one trial: an architecture and hyperparameters.
+    """Configuration of one trial: an architecture, its preprocessing, and hyperparameters.
 
     Args:
         architecture: Network without its output layer.
-        settings: Pairs (name, value) with names from `SETTINGS`, and "recipe" if a plan has
-            several.
+        settings: Pairs (name, value) with names from `SETTINGS`. Name "recipe" selects a training
+            configuration if a plan has several.
         front_end: Preprocessing (feature extractor) of a record before the network.
     """
 
@@ -43,19 +44,19 @@ class Candidate:
     front_end: FrontEnd = Raw()  # noqa: RUF009 - a frozen value
 
     def parameters(self, shape: Shape, outputs: int) -> tuple[int, int]:
-        """Return the number of (all, trainable) parameters for records of this shape."""
+        """Return the numbers of all and of trainable parameters for records of this shape."""
         return self.architecture.parameters(self.front_end.output_shape(shape), outputs)
 
     def build(self, shape: Shape, outputs: int, generator: np.random.Generator | None = None):
-        """Build the network for the front end's output; see `Architecture.build`."""
+        """Build the network for the front end's output by `Architecture.build`."""
         return self.architecture.build(self.front_end.output_shape(shape), outputs, generator)
 
     def learning_rate_factor(self) -> float:
-        """Compute the learning rate relative to that of 128 tanh units."""
+        """Return the recommended learning rate relative to that of one layer of 128 tanh units."""
         return self.architecture.learning_rate_factor()
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values."""
+        """Return JSON-compatible values."""
         return {
             "front_end": self.front_end.text,
             "layers": self.architecture.to_json(),
@@ -85,11 +86,11 @@ class Candidate:
 
 
 def read_candidate(given: str | Path | Mapping[str, Any] | Candidate) -> Candidate:
-    """Read one network with its front end, from a file or from plain values.
+    """Read one network with its front end and settings, from a file or a dictionary.
 
     Args:
-        given: TOML path with `[[layers]]` and, optionally, `front_end`; a dictionary of the same
-            structure; or a candidate.
+        given: Path of a TOML file with `[[layers]]` and, optionally, `front_end` and `settings`; a
+            dictionary with the same keys; or a candidate.
 
     Raises:
         UsageError: A missing or invalid file, or an unknown layer or name.
@@ -109,6 +110,7 @@ EXPECTED_FILE = "a TOML file with a [[layers]] table for every hidden layer"
 
 
 def _read_candidate(values: Mapping[str, Any], folder: Path | None) -> Candidate:
+    """Parse the keys of a user's file; relative paths begin at `folder`."""
     if "layers" not in values:
         raise UsageError(f"has no layers: expected {EXPECTED_FILE}, or layers = [] for none.")
     if unknown := sorted(set(values) - {"layers", "front_end", "settings", "name"}):

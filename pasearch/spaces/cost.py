@@ -1,12 +1,12 @@
 """Number of operations of a private training step, and a prediction of its time for plans.
 
-Operations per record and layer; a multiplication and an addition are two operations:
+Operations per record and layer, where a multiplication and an addition are two operations:
 
-    forward                     2 m          m: multiplications, parameters times positions
-    gradient of the inputs      2 m          not before the first trained layer
-    sum of clipped gradients    2 m          trained layers only
-    norms                       the lesser of 2 L^2 (inputs + outputs) and 4 parameters, L > 1
-                                positions; inputs + outputs for a layer with one position
+    forward pass                2 m, with m = parameters * positions
+    gradient of the inputs      2 m, except in the first trained layer and those before it
+    sum of clipped gradients    2 m, only in trained layers
+    norm of the gradient        the smaller of 2 L^2 (inputs + outputs) and 4 parameters for L > 1
+                                positions; inputs + outputs for one position; only in trained layers
 
 Source: Bu et al. 2022 (both formulas of a norm); the other counts follow from the definitions.
 """
@@ -23,13 +23,13 @@ from pasearch.spaces.layers import Conv, Dense, Layer, Lstm, Pool, Shape
 
 @dataclass(frozen=True, slots=True)
 class StepTimes:
-    """Times of a training step's parts, in seconds.
+    """Times of the parts of a training step, in seconds.
 
     Args:
-        layer: Time per step and layer with weights.
-        trained: Time per step and trained parameter, for its noise.
-        operation: Time per record and operation.
-        number: Time per record and number that is read or written.
+        layer: Time per layer with weights.
+        trained: Time per trained parameter, for its noise.
+        operation: Time per operation of a record.
+        number: Time per number of a record that is read or written.
     """
 
     layer: float
@@ -38,42 +38,49 @@ class StepTimes:
     number: float
 
     def seconds(self, work: StepWork, batch: float, share: float = 1.0) -> float:
-        """Predict the time of a step, seconds; `share` scales the time of the records."""
+        """Predict the time of one step, seconds.
+
+        Args:
+            work: Operations of the step.
+            batch: Number of records of the batch.
+            share: Factor of the time that depends on the records, below 1 for two cores.
+        """
         of_record = work.operations * self.operation + work.numbers * self.number
         return work.layers * self.layer + work.trained * self.trained + batch * share * of_record
 
 
 EAGER_STEP_TIMES = StepTimes(layer=8e-4, trained=1e-8, operation=8e-12, number=1.9e-9)
 LINEAR_BACKEND_STEP_TIMES = StepTimes(layer=1e-4, trained=5e-9, operation=1.1e-11, number=7.5e-10)
-"""Times fitted to steps of the default recipe on synthetic records: PyTorch on two cores of an AMD
-EPYC, the linear backend on one core of it and of an Intel Xeon.
+"""Times fitted to steps of the default recipe on synthetic records. PyTorch ran on two cores of an
+AMD EPYC, the linear backend on one core of it and of an Intel Xeon.
 """
 
 MIN_SAVED_SECONDS = 1.0
-"""Minimum saving of a training, seconds, to load compiled code: loading takes half a second per
-process, and compilation some seconds.
+"""Minimum time that the linear backend must save in a training, seconds. Loading its compiled code
+takes half a second per process, and compilation some seconds.
 """
 
-MIN_SHARED_NUMBERS = 2**20  # numbers of a batch from which the linear backend uses both cores
-SHARED_TIME = 0.6  # fraction of the time on one core that the records of such a batch take on two
+MIN_SHARED_NUMBERS = 2**20  # minimum numbers of a batch for which the linear backend uses two cores
+SHARED_TIME = 0.6  # time of a batch's records on two cores, as a fraction of the time on one core
 
 WINDOW_PASSES = 4
-"""Number of passes of a convolution's step over the contents of its windows."""
+"""Number of times that a training step reads or writes the windows of a convolution."""
 
 GATE_PASSES = 24
-"""Number of values per LSTM unit that are read or written in each step of a sequence."""
+"""Number of values per LSTM unit that are read or written for each element of a sequence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepWork:
-    """Operations of one step, independent of the machine.
+    """Amount of computation of one training step, independent of the machine.
 
     Args:
-        operations: Operations per record.
-        plain: Operations per record without privacy: no norms.
-        held: Numbers of a record.
-        numbers: Numbers of a record and of the layers' outputs; for a convolution also the contents
-            of its windows, `WINDOW_PASSES` times, and for an LSTM `GATE_PASSES` per unit and step.
+        operations: Number of operations per record.
+        plain: Number of operations per record of a step without privacy, that is, without norms.
+        held: Number of features of a record.
+        numbers: Number of values per record that are read or written: features, outputs of layers,
+            `WINDOW_PASSES` times the windows of a convolution, and `GATE_PASSES` per unit and
+            element of an LSTM.
         layers: Number of layers with weights.
         parameters: Number of parameters of the network.
         trained: Number of trained parameters.
@@ -95,9 +102,9 @@ def estimate_seconds(work: StepWork, batch: float, steps: int) -> float:
     """Predict the time of a training, seconds, from public numbers.
 
     Args:
-        work: Operations of a step of the network.
-        batch: Records per step.
-        steps: Number of steps; the linear backend is used if there are enough.
+        work: Amount of computation of a step.
+        batch: Number of records per step.
+        steps: Number of steps. The linear backend is used if it saves `MIN_SAVED_SECONDS`.
     """
     by_torch = steps * EAGER_STEP_TIMES.seconds(work, batch)
     share = SHARED_TIME if batch * work.held >= MIN_SHARED_NUMBERS else 1.0
@@ -106,11 +113,17 @@ def estimate_seconds(work: StepWork, batch: float, steps: int) -> float:
 
 
 def measure_step_work(architecture: Architecture, shape: Shape, outputs: int) -> StepWork:
-    """Count the operations of a step of this network on records of this shape."""
+    """Return the amount of computation of a training step of a network.
+
+    Args:
+        architecture: Network.
+        shape: Shape of one record.
+        outputs: Number of outputs of the network.
+    """
     shapes = architecture.shapes(shape)
     layers = (*architecture.layers, Dense(units=outputs))
     operations, plain, numbers, weighted = 0.0, 0.0, math.prod(shape), 0
-    below = False  # whether a layer below is trained, so that a gradient has to reach it
+    below = False  # whether an earlier layer is trained, which needs this layer's input gradient
     for layer, given in zip(layers, shapes, strict=True):
         trainable, count = getattr(layer, "trainable", True), layer.parameters(given)
         numbers += math.prod(layer.output_shape(given))
@@ -125,7 +138,7 @@ def measure_step_work(architecture: Architecture, shape: Shape, outputs: int) ->
         products = 2.0 * count * places
         own = products * (1 + below + trainable)
         if isinstance(layer, Lstm) and trainable and not below:
-            own += 8.0 * layer.units**2 * places  # a gradient goes back from step to step
+            own += 8.0 * layer.units**2 * places  # gradient of the state, element by element
         plain += own
         operations += own + trainable * count_norm_operations(count, places)
         below |= trainable
@@ -139,7 +152,7 @@ def measure_step_work(architecture: Architecture, shape: Shape, outputs: int) ->
 
 
 def _runs_once_per_training(layer: Layer) -> bool:
-    """Whether a layer before all trained ones runs once per training (cached activations)."""
+    """Whether the activations of a layer before all trained ones are cached for the training."""
     if isinstance(layer, Conv):
         return not (layer.trainable or layer.weight_standardised)
     if isinstance(layer, Dense):
@@ -148,13 +161,18 @@ def _runs_once_per_training(layer: Layer) -> bool:
 
 
 def count_positions(layer: Layer, shape: Shape) -> int:
-    """Count the positions of a record at which a layer's weights are used."""
+    """Return the number of positions of a record at which a layer's weights are used."""
     if isinstance(layer, Lstm):
         return shape[0]
     return math.prod(layer.output_shape(shape)[1:]) if isinstance(layer, Conv) else 1
 
 
 def count_norm_operations(count: int, places: int) -> float:
-    """Count the operations of one record's gradient norm, for a layer with `count` weights."""
-    wide = 2.0 * math.sqrt(count)  # inputs and outputs together, at least
+    """Return the number of operations for the norm of one record's gradient in a layer.
+
+    Args:
+        count: Number of parameters of the layer.
+        places: Number of positions at which they are used, 1 or more.
+    """
+    wide = 2.0 * math.sqrt(count)  # minimum of inputs + outputs
     return 2.0 * wide if places == 1 else min(2.0 * places**2 * wide, 4.0 * count)

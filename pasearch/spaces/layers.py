@@ -1,6 +1,7 @@
-"""The layers of a network: one immutable class each, with shapes, counts, module and description.
+"""Layers of a network: one frozen dataclass per kind of layer.
 
-`output_shape` and `parameters` are plain arithmetic, so a plan does not need PyTorch.
+Each has an output shape, a number of parameters, PyTorch modules and a description. Only the
+modules require PyTorch, so a plan does not need it.
 
 Source: Bao et al., Tables XI, XII and XIX to XXXI (layers and parameter counts).
 """
@@ -20,15 +21,15 @@ if TYPE_CHECKING:
 Shape = tuple[int, ...]
 
 OMITTED_BY_DEFAULT = {"unless_changed": True}
-"""Metadata of a field added after results were stored: its default is not written, so that the JSON
-of an old architecture is unchanged.
+"""Metadata of a field whose default is not written to JSON, so that the JSON of an architecture
+stored before the field existed is unchanged.
 """
 
 ACTIVATIONS = ("linear", "relu", "sigmoid", "tanh", "tempered_sigmoid")
 
 
-def activation_module(name: str) -> nn.Module:
-    """Make the activation `name`; `tempered_sigmoid:s,T,o` sets its parameters."""
+def make_activation(name: str) -> nn.Module:
+    """Make the module of an activation, such as "relu" or "tempered_sigmoid:2,2,1"."""
     from torch import nn
 
     from pasearch.spaces.modules import TemperedSigmoid
@@ -39,10 +40,11 @@ def activation_module(name: str) -> nn.Module:
     plain = {"linear": nn.Identity, "relu": nn.ReLU, "sigmoid": nn.Sigmoid, "tanh": nn.Tanh}
     if kind in plain:
         return plain[kind]()
-    raise UsageError(_unknown_activation(name))
+    raise UsageError(_describe_unknown_activation(name))
 
 
-def _unknown_activation(name: object) -> str:
+def _describe_unknown_activation(name: object) -> str:
+    """Return the error message for an activation that is not supported."""
     return (
         f"Activation {name!r} is not known: expected one of {', '.join(ACTIVATIONS)}, "
         "or 'tempered_sigmoid:scale,temperature,offset' with three numbers."
@@ -50,20 +52,21 @@ def _unknown_activation(name: object) -> str:
 
 
 def _parse_three_numbers(arguments: str) -> tuple[float, ...]:
+    """Parse scale, temperature and offset of a tempered sigmoid; raise UsageError if invalid."""
     try:
         numbers = tuple(float(part) for part in arguments.split(","))
     except ValueError:
         numbers = ()
     if len(numbers) != 3 or not all(math.isfinite(number) for number in numbers):
-        raise UsageError(_unknown_activation(f"tempered_sigmoid:{arguments}"))
+        raise UsageError(_describe_unknown_activation(f"tempered_sigmoid:{arguments}"))
     return numbers
 
 
 def check_activation(name: object) -> None:
-    """Raise UsageError for an activation that `activation_module` does not support."""
+    """Raise UsageError if `make_activation` does not support an activation."""
     kind, colon, arguments = name.partition(":") if isinstance(name, str) else ("", "", "")
     if kind not in ACTIVATIONS or (colon and kind != "tempered_sigmoid"):
-        raise UsageError(_unknown_activation(name))
+        raise UsageError(_describe_unknown_activation(name))
     if colon:
         _parse_three_numbers(arguments)
 
@@ -73,6 +76,7 @@ MAX_LAYER_SIZE = 2**20
 
 
 def _check_sizes(layer: object, **numbers: object) -> None:
+    """Raise UsageError if a number is not an integer from 1 to `MAX_LAYER_SIZE`."""
     for name, value in numbers.items():
         if isinstance(value, bool) or not isinstance(value, int) or not value > 0:
             raise UsageError(
@@ -97,10 +101,10 @@ class Dense:
         units: Number of neurons.
         activation: Activation, one of `ACTIVATIONS`.
         trainable: False freezes the layer at its random start (random weights training, RWT).
-        dropout: Rate of the dropout after it, in [0, 1).
-        joined: Whether its input is concatenated with its output for the next layer. Before the
-            output layer this is a linear model and a network in one ("wide and deep", Cheng et al.
-            2016).
+        dropout: Rate of the dropout after the layer, in [0, 1).
+        joined: Whether the next layer receives the input of this layer too, concatenated with its
+            output. In a network with one hidden layer, this is "wide and deep" learning (Cheng et
+            al. 2016).
     """
 
     kind: ClassVar[str] = "dense"
@@ -127,16 +131,16 @@ class Dense:
         return (math.prod(shape) + 1) * self.units
 
     def module(self, shape: Shape) -> list[nn.Module]:
-        """Return the torch modules, uninitialised."""
+        """Return the layer's PyTorch modules, without initial weights."""
         from torch import nn
 
         from pasearch.spaces.modules import KeyedDropout, SkipConcat
 
         flatten = [nn.Flatten()] if len(shape) > 1 else []
         drop = [KeyedDropout(self.dropout)] if self.dropout else []
-        # PyTorch's default start would draw from its global generator.
+        # PyTorch's default initial weights would be drawn from its global generator.
         linear = nn.utils.skip_init(nn.Linear, math.prod(shape), self.units)
-        layers = [linear, activation_module(self.activation), *drop]
+        layers = [linear, make_activation(self.activation), *drop]
         return [*flatten, *([SkipConcat(*layers)] if self.joined else layers)]
 
     def describe(self) -> str:
@@ -147,19 +151,20 @@ class Dense:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conv:
-    """A two-dimensional convolution over (channels, height, width).
+    """Two-dimensional convolution over (channels, height, width).
 
     Args:
         filters: Number of output channels.
         kernel: Side of the square kernel, pixels.
-        stride: Pixels between two positions.
-        padding: "valid" (none), "same" (output as large as the input; stride 1), or pixels.
-        groups: Groups of channels that do not mix.
-        dilation: Pixels between two taps of the kernel.
-        activation: One of `ACTIVATIONS`.
-        trainable: False freezes it at its random start.
-        weight_standardised: Whether filters have mean 0 and norm 1 when used (Qiao et al. 2019);
-            put a `Norm` behind it.
+        stride: Distance of two positions of the kernel, pixels.
+        padding: "valid" (none), "same" (the output is as large as the input; stride 1), or a number
+            of pixels.
+        groups: Number of groups of channels; each output channel uses one group of input channels.
+        dilation: Distance of two inputs of the kernel, pixels.
+        activation: Activation, one of `ACTIVATIONS`.
+        trainable: False freezes the layer at its random start (random weights training, RWT).
+        weight_standardised: Whether filters are standardised to mean 0 and norm 1 when used (Qiao
+            et al. 2019); a `Norm` layer should follow.
     """
 
     kind: ClassVar[str] = "conv"
@@ -216,7 +221,7 @@ class Conv:
         return self.filters * (_as_image_shape(self, shape)[0] // self.groups * self.kernel**2 + 1)
 
     def module(self, shape: Shape) -> list[nn.Module]:
-        """Return the torch modules, uninitialised."""
+        """Return the layer's PyTorch modules, without initial weights."""
         from torch import nn
 
         from pasearch.spaces.modules import WeightStandardisedConv2d
@@ -226,7 +231,7 @@ class Conv:
             _as_image_shape(self, shape)[0], self.filters, self.kernel, stride=self.stride,
             padding=self.padding, groups=self.groups, dilation=self.dilation,
         )  # fmt: skip
-        return [convolution, activation_module(self.activation)]
+        return [convolution, make_activation(self.activation)]
 
     def describe(self) -> str:
         """Describe the layer, such as `conv 16 of 5x5 relu`."""
@@ -241,8 +246,8 @@ class Pool:
 
     Args:
         size: Side of the window, pixels.
-        average: True takes the mean, False the maximum.
-        stride: Pixels between two windows; None is as many as the side, so they do not overlap.
+        average: True for the mean of a window, False for its maximum.
+        stride: Distance of two windows, pixels; None: the side, so that windows do not overlap.
     """
 
     kind: ClassVar[str] = "pool"
@@ -263,11 +268,11 @@ class Pool:
         return (channels, *(_count_positions(self, side, self.size, stride) for side in sides))
 
     def parameters(self, shape: Shape) -> int:
-        """Return 0."""
+        """Return 0: a pooling layer has no parameters."""
         return 0
 
     def module(self, shape: Shape) -> list[nn.Module]:
-        """Return the torch module."""
+        """Return the layer's PyTorch module."""
         from torch import nn
 
         pool = nn.AvgPool2d if self.average else nn.MaxPool2d
@@ -281,13 +286,13 @@ class Pool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Norm:
-    """Group normalisation of each record: every group of channels gets mean 0 and variance 1.
+    """Group normalisation: every group of channels of a record is scaled to mean 0 and variance 1.
 
     The `Conv` or `Dense` layer before it should have the activation "linear".
 
     Args:
         groups: Number of groups; a divisor of the number of channels (for a vector, of its length).
-        activation: Activation after it, one of `ACTIVATIONS`.
+        activation: Activation after the normalisation, one of `ACTIVATIONS`.
         trainable: False freezes the weights at 1 and the biases at 0.
 
     Source: Wu and He 2018.
@@ -304,7 +309,7 @@ class Norm:
         _check_flag(self, "trainable", self.trainable)
 
     def output_shape(self, shape: Shape) -> Shape:
-        """Return the input shape, with an image's channel axis."""
+        """Return the input shape; (height, width) becomes (1, height, width)."""
         same = shape if len(shape) == 1 else _as_image_shape(self, shape)
         if same[0] % self.groups:
             raise UsageError(
@@ -323,11 +328,11 @@ class Norm:
         return 2 * self.output_shape(shape)[0]
 
     def module(self, shape: Shape) -> list[nn.Module]:
-        """Return the torch modules: weights start at 1 and biases at 0."""
+        """Return the layer's PyTorch modules, with weights 1 and biases 0."""
         from torch import nn
 
         norm = nn.GroupNorm(self.groups, self.output_shape(shape)[0])
-        return [norm, activation_module(self.activation)]
+        return [norm, make_activation(self.activation)]
 
     def describe(self) -> str:
         """Describe the layer, such as `group norm 4 relu`."""
@@ -336,13 +341,14 @@ class Norm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lstm:
-    """Long short-term memory over the rows of a record; the output is its last state.
+    """Long short-term memory (LSTM) over the rows of a record; the output is its last state.
 
-    A row is a step: of (steps, inputs), or of all channels of (channels, height, width).
+    The steps of the sequence are the rows of a record (steps, inputs), or the rows of an image with
+    all its channels.
 
     Args:
         units: Number of values in the state.
-        biases: Number of biases per gate: 1, or 2 as in PyTorch's LSTM.
+        biases: Number of bias vectors per gate: 1, or 2 as in PyTorch's LSTM.
         trainable: False freezes the layer at its random start.
 
     Source: Hochreiter and Schmidhuber 1997; Bao et al., Tables XXVII and XXVIII (one bias).
@@ -369,7 +375,7 @@ class Lstm:
         return 4 * self.units * (self._inputs(shape) + self.units + self.biases)
 
     def module(self, shape: Shape) -> list[nn.Module]:
-        """Return the torch modules, uninitialised."""
+        """Return the layer's PyTorch modules, without initial weights."""
         from torch import nn
 
         from pasearch.spaces import modules
@@ -379,6 +385,7 @@ class Lstm:
         return [*rows, nn.utils.skip_init(modules.Lstm, inputs, self.units, self.biases)]
 
     def _inputs(self, shape: Shape) -> int:
+        """Return the number of values in one step; raise UsageError if records have no rows."""
         if len(shape) not in (2, 3):
             raise UsageError(
                 "Lstm needs records of rows, (steps, inputs) or (channels, height, width); these "
@@ -401,7 +408,7 @@ def _frozen_suffix(trainable: bool) -> str:
 
 
 def _as_image_shape(layer: object, shape: Shape) -> Shape:
-    """Read (height, width) as one channel; anything else must be (channels, height, width)."""
+    """Return (channels, height, width) for an image's shape; raise UsageError for another shape."""
     image = (1, *shape) if len(shape) == 2 else shape
     if len(image) != 3:
         raise UsageError(
@@ -412,6 +419,7 @@ def _as_image_shape(layer: object, shape: Shape) -> Shape:
 
 
 def _count_positions(layer: object, side: int, reach: int, stride: int) -> int:
+    """Return the number of positions of a window of `reach` pixels on a side, 1 or more."""
     positions = (side - reach) // stride + 1
     if not positions > 0:
         raise UsageError(

@@ -1,4 +1,4 @@
-"""A listing of the built-in search spaces: data, networks, ranges and number of architectures."""
+"""List of the built-in search spaces: data, networks, ranges and number of architectures."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pasearch.spaces.candidate import SETTINGS
 from pasearch.spaces.portfolio import load_studies
 from pasearch.spaces.space import BUILT_IN_SPACES, DEFAULTS, DEPTH_GENES, SearchSpace
 
+# Description of each family, and of the data that it suits.
 FAMILY_NAMES = {"fcn": "fully connected networks", "cnn": "convolutional networks"}
 FAMILY_DATA = {"fcn": "tables, arrays and images", "cnn": "images from 16 x 16 pixels"}
 
@@ -18,9 +19,9 @@ ABOUT = {
     "images": ("images", "linear models and one hidden layer, with or without scattering"),
     "tables": ("tables", "linear models, and one or two small hidden layers"),
 }
-"""Data and networks of the spaces that their family does not describe."""
+"""Data and networks of the spaces that differ from the description of their family."""
 
-SOURCES = {
+SPACE_SOURCES = {
     "fcn-paper": "Bao et al., Table XI",
     "cnn-paper": "Bao et al., Table XII",
     "fcn-rwt": "Bao et al., Table XI, layers trainable or frozen at random weights (IX-A)",
@@ -29,7 +30,7 @@ SOURCES = {
 
 
 def list_spaces(name: str | None = None) -> dict[str, dict[str, Any]]:
-    """Describe the built-in search spaces in plain values, by name.
+    """Return a description of each built-in search space, JSON-compatible values, by name.
 
     Args:
         name: Name of one space; None lists all of them, and the portfolio of `auto`.
@@ -68,7 +69,7 @@ def list_spaces(name: str | None = None) -> dict[str, dict[str, Any]]:
             "data": data,
             "ranges": f"{ranges}; {number:,} architectures",
             "architectures": number,
-            "source": SOURCES.get(each, "pasearch"),
+            "source": SPACE_SOURCES.get(each, "pasearch"),
             "family": space.family,
             "choices": values,
             "default": dict(space.default),
@@ -77,14 +78,14 @@ def list_spaces(name: str | None = None) -> dict[str, dict[str, Any]]:
 
 
 def _join(values: Any) -> str:
-    """Join values, or names and numbers, by commas."""
+    """Return values, or pairs of a name and a number, separated by commas."""
     if isinstance(values, dict):
         return ", ".join(f"{name} {number}" for name, number in values.items())
     return ", ".join(map(str, values)).replace("True, False", "true, false")
 
 
 def count_architectures(space: SearchSpace) -> int:
-    """Count the distinct networks of a space, without the settings of the recipe.
+    """Return the number of different networks of a space, whatever their hyperparameters are.
 
     A gene whose name ends in the number of a layer has no effect in a network with fewer layers.
     """
@@ -98,8 +99,8 @@ def count_architectures(space: SearchSpace) -> int:
     return sum(math.prod(size for size, layer in sizes if layer <= depth) for depth in depths)
 
 
-def space_toml(values: dict[str, Any]) -> str:
-    """Write a space of `list_spaces` as a TOML file for `space=`."""
+def format_space_toml(values: dict[str, Any]) -> str:
+    """Return the text of a TOML file for `space=` from a description of `list_spaces`."""
     lines = [f"# {values['about']} [{values['source']}]", f'family = "{values["family"]}"']
     for part in ("choices", "default"):
         lines += [f"[{part}]", *(f"{gene} = {json.dumps(v)}" for gene, v in values[part].items())]

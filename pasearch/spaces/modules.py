@@ -1,8 +1,4 @@
-"""PyTorch modules for layers that PyTorch lacks, and layers with keyed randomness.
-
-Tempered sigmoid (Papernot et al. 2020, arXiv 2007.14191):  phi(x) = s / (1 + exp(-T x)) - o.
-Tanh is the case (s, T, o) = (2, 2, 1).
-"""
+"""PyTorch modules that PyTorch lacks, such as dropout whose masks are drawn from a key."""
 
 from __future__ import annotations
 
@@ -16,11 +12,11 @@ from torch.nn import functional
 from pasearch.errors import UsageError
 
 Uniform = Callable[[torch.Size, int, int, int, torch.device], torch.Tensor]
-"""Function from shape, key, step, draw and device to uniform float32 in [0, 1)."""
+"""Function (shape, key, step, draw, device) that returns uniform float32 numbers in [0, 1)."""
 
 
 class Rescale(nn.Module):
-    """Map from declared bounds to [0, 1]; values outside are clamped.
+    """Module that scales values from declared bounds to [0, 1]; values outside are clamped.
 
     Args:
         low: Declared lower bound, in the data's units.
@@ -34,9 +30,9 @@ class Rescale(nn.Module):
         self.low, self.high = low, high
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Rescale x, any shape and number type, to float32 in [0, 1].
+        """Scale x, of any shape and element type, to float32 in [0, 1].
 
-        It computes in float64, as in training: bounds can be narrow and far from 0.
+        As in training, the computation is in float64, because bounds can be narrow and far from 0.
         """
         inside = x.double().clamp(self.low, self.high)
         return ((inside - self.low) / (self.high - self.low)).float()
@@ -47,10 +43,9 @@ class Rescale(nn.Module):
 
 
 def sigmoid(x: torch.Tensor) -> torch.Tensor:
-    """Compute 1 / (1 + exp(-x)) by tanh.
+    """Compute 1 / (1 + exp(-x)) by tanh, so that a record's result does not depend on its index.
 
-    PyTorch's sigmoid uses another function, with other rounding, for the last numbers of a tensor
-    and of each thread's part. A record's result would then depend on its index.
+    PyTorch's sigmoid rounds the last numbers of a tensor, and of each thread's part, differently.
     """
     return torch.tanh(0.5 * x) * 0.5 + 0.5
 
@@ -61,7 +56,12 @@ def sigmoid_(x: torch.Tensor) -> torch.Tensor:
 
 
 class TemperedSigmoid(nn.Module):
-    """The tempered sigmoid s * sigmoid(T x) - o, whose bounded output keeps gradients small."""
+    """Tempered sigmoid s / (1 + exp(-T x)) - o, whose bounded output keeps gradients small.
+
+    It is tanh for scale s = 2, temperature T = 2 and offset o = 1, the defaults.
+
+    Source: Papernot et al. 2020, arXiv 2007.14191.
+    """
 
     def __init__(self, scale: float = 2.0, temperature: float = 2.0, offset: float = 1.0):
         super().__init__()
@@ -92,7 +92,7 @@ class KeyedDropout(nn.Module):
         self.reseed(0)
 
     def reseed(self, seed64: int, number: int = 0, uniform: Uniform | None = None) -> None:
-        """Start the masks of one step.
+        """Set the key of the masks of the next step.
 
         Args:
             seed64: 64-bit key of the step.
@@ -118,9 +118,10 @@ class KeyedDropout(nn.Module):
         return x if kept is None else x * kept / (1.0 - self.rate)
 
     def _uniform(self, x: torch.Tensor) -> torch.Tensor:
-        """Draw float32 in [0, 1), of the shape of x: on the CPU from numpy's Philox.
+        """Draw uniform float32 numbers in [0, 1), of the shape of x.
 
-        PyTorch's CPU generator uses only 32 bits of a seed, so two steps would share masks.
+        On the CPU they are from numpy's Philox generator. PyTorch's generator uses only 32 bits of
+        a seed there, so two steps could have the same masks.
         """
         if self._kernel is not None:
             return self._kernel(x.shape, self.seed, self._number, self._draws - 1, x.device)
@@ -138,7 +139,7 @@ class KeyedDropout(nn.Module):
 
 
 class SkipConcat(nn.Sequential):
-    """Layers whose input is concatenated with their output: inputs + outputs columns.
+    """Layers in sequence whose input is concatenated with their output, (batch, inputs + outputs).
 
     Source: Cheng et al. 2016 ("wide and deep"); Huang et al. 2017 (dense connections).
     """
@@ -149,18 +150,15 @@ class SkipConcat(nn.Sequential):
 
 
 class RowSequence(nn.Module):
-    """Images as sequences of their rows: (batch, channels, height, width) to (batch, height, ...).
-
-    A step concatenates the rows of all channels.
-    """
+    """Module that converts images to sequences of their rows, with all channels of a row."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return (batch, height, channels * width)."""
+        """Convert (batch, channels, height, width) to (batch, height, channels * width)."""
         return x.transpose(1, 2).flatten(2)
 
 
 class Lstm(nn.Module):
-    """Long short-term memory over the steps of a record; the output is its last state.
+    """Long short-term memory (LSTM) over the steps of a record; the output is its last state.
 
         z_t = W [x_t, h_(t-1)] + b (+ b')          i, f, g, o: the quarters of z_t, as in PyTorch
         c_t = sigmoid(f) c_(t-1) + sigmoid(i) tanh(g),       h_t = sigmoid(o) tanh(c_t)
@@ -212,14 +210,16 @@ class Lstm(nn.Module):
         return self.weight[:, self.inputs :].T
 
     def projected(self, x: torch.Tensor) -> torch.Tensor:
-        """Compute the part of z_t from inputs and biases, (batch, steps, 4u)."""
+        """Compute the part of z_t that depends on inputs and biases, (batch, steps, 4 units)."""
         bias = self.bias if self.second_bias is None else self.bias + self.second_bias
         return functional.linear(x, self.weight[:, : self.inputs], bias)
 
     def states(self, projected: torch.Tensor) -> torch.Tensor:
-        """Compute h_1 ... h_T, (batch, steps, units), from the projected inputs.
+        """Compute h_1 ... h_T, (batch, steps, units).
 
-        The gradient with respect to `projected` is that of z_t, all later steps included.
+        Args:
+            projected: Output of `projected`, (batch, steps, 4 units). The gradient with respect to
+                it is the gradient with respect to z_t, through all later steps.
         """
         recurrent = self.recurrent
         state = memory = projected.new_zeros(len(projected), self.units)
@@ -237,12 +237,12 @@ class Lstm(nn.Module):
 
 
 class WeightStandardisedConv2d(nn.Conv2d):
-    """Convolution with standardised filters w, of I weights each.
+    """Convolution that standardises each filter w, of I weights, before it is used.
 
-        v = w - mean(w),        used filter: v / sqrt(I (mean(v^2) + eps))
+        standardised filter = v / sqrt(I (mean(v^2) + eps)),        v = w - mean(w)
 
-    This is Qiao et al.'s filter divided by sqrt(I), so that outputs have the scale of the inputs.
-    Before a group norm, as they use it, both networks are equal except for the bias.
+    This is Qiao et al.'s filter divided by sqrt(I), so that outputs have the scale of the inputs. A
+    group normalisation, which follows in their networks, removes this factor except from the bias.
 
     Source: Qiao et al. 2019, equation 6; Brock et al. 2021 (the scale).
     """
@@ -250,7 +250,7 @@ class WeightStandardisedConv2d(nn.Conv2d):
     eps = 1e-5
 
     def centred(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return v, shaped like the weight, and the divisor of each filter."""
+        """Return v for all filters, of the weight's shape, and the divisor of each filter."""
         centred = self.weight - self.weight.mean(dim=(1, 2, 3), keepdim=True)
         squares = centred.square().sum(dim=(1, 2, 3), keepdim=True)
         return centred, (squares + self.eps * self.weight[0].numel()).sqrt()

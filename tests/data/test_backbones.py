@@ -208,7 +208,7 @@ class TestFile:
         found = named({"weights": str(tmp_path / "whole.pt"), "module": name, "side": 32})
         assert isinstance(found, PublicBackbone)
         module = Backbone(SHAPE, name, 32)
-        assert module.coefficients(images(2)).shape == (2, MODULES[name][1])
+        assert module.compute_features(images(2)).shape == (2, MODULES[name][1])
 
 
 class TestMap:
@@ -238,10 +238,10 @@ class TestMap:
         x = images(3)
         usual = module(x)
         with torch.no_grad():
-            module.coefficients = lambda x: torch.where(  # type: ignore[method-assign]
+            module.compute_features = lambda x: torch.where(  # type: ignore[method-assign]
                 torch.tensor([[False], [True], [False]]),
                 torch.inf,
-                Backbone.coefficients(module, x),
+                Backbone.compute_features(module, x),
             )
         found = module(x)
         assert not found[1].any()
@@ -264,7 +264,7 @@ class TestMap:
         deviation = torch.tensor(backbones.CHANNEL_DEVIATIONS).view(3, 1, 1)
         scaled = (x[:, None].repeat(1, 3, 1, 1) - mean) / deviation
         module = prepare_front_end(named({**table, "centred": False}), SHAPE).module
-        assert torch.allclose(module.coefficients(x), network(scaled), atol=1e-5)
+        assert torch.allclose(module.compute_features(x), network(scaled), atol=1e-5)
 
     @pytest.mark.unit
     @pytest.mark.parametrize("shape", [(30,), (2, 16, 16), (8, 8), (16, 1000), (1, 1, 16, 16)])

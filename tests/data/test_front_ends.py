@@ -261,7 +261,7 @@ class TestWhitened:
         made_up = torch.from_numpy(draw_dead_leaves(many, 1, *shape, generator))[:, 0]
         z = module.project(made_up).double()
         found = z.T @ z / many
-        given = module.coefficients(made_up).double()
+        given = module.compute_features(made_up).double()
         given = given - given.mean(0)
         variances = (torch.linalg.svdvals(given).square() / many)[: len(found)]
         sizes = (variances / variances[0] + whitening.VARIANCE_FLOOR) ** -0.25

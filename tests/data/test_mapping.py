@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from pasearch.data import mapping
 from pasearch.data.mapping import (
-    MIN_LARGE_NUMBERS,
+    MAX_SMALL_NUMBERS,
     PIECE_SIZES,
     choose_piece_size,
     copy_to_device,
@@ -85,7 +85,7 @@ def test_products_have_the_same_bits_at_any_place_so_that_a_disk_may_have_anothe
 def test_large_records_have_small_pieces():
     assert all(each % 32 == 0 for each in PIECE_SIZES)
     assert (
-        choose_piece_size((MIN_LARGE_NUMBERS,)),
+        choose_piece_size((MAX_SMALL_NUMBERS,)),
         choose_piece_size((3, 224, 224)),
     ) == PIECE_SIZES
 

@@ -22,8 +22,8 @@ from pasearch.spaces.layers import (
     Lstm,
     Norm,
     Pool,
-    activation_module,
     check_activation,
+    make_activation,
 )
 from pasearch.spaces.space import make_space
 
@@ -323,11 +323,11 @@ def test_an_unknown_activation_is_refused():
 @pytest.mark.unit
 def test_activations_are_what_their_names_say():
     x = torch.linspace(-4, 4, 17)
-    assert activation_module("linear")(x).equal(x)
-    assert activation_module("relu")(x).equal(x.clamp(min=0))
-    assert activation_module("sigmoid")(x).equal(x.sigmoid())
-    assert activation_module("tanh")(x).equal(x.tanh())
-    tempered = activation_module("tempered_sigmoid:1.58,3,0.71")(x)
+    assert make_activation("linear")(x).equal(x)
+    assert make_activation("relu")(x).equal(x.clamp(min=0))
+    assert make_activation("sigmoid")(x).equal(x.sigmoid())
+    assert make_activation("tanh")(x).equal(x.tanh())
+    tempered = make_activation("tempered_sigmoid:1.58,3,0.71")(x)
     torch.testing.assert_close(tempered, 1.58 / (1 + torch.exp(-3 * x)) - 0.71)
     for name in ACTIVATIONS:
         check_activation(name)

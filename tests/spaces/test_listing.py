@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from pasearch.cli import app
 from pasearch.errors import UsageError
 from pasearch.spaces.candidate import SETTINGS
-from pasearch.spaces.listing import count_architectures, list_spaces, space_toml
+from pasearch.spaces.listing import count_architectures, format_space_toml, list_spaces
 from pasearch.spaces.portfolio import load_studies
 from pasearch.spaces.space import BUILT_IN_SPACES, SearchSpace, make_space
 
@@ -40,7 +40,7 @@ def test_a_gene_of_a_layer_that_is_missing_does_not_count():
 @pytest.mark.parametrize("name", BUILT_IN_SPACES)
 def test_a_space_written_as_a_file_is_read_as_the_same_space(name: str, tmp_path: Path):
     path = tmp_path / f"{name}.toml"
-    path.write_text(space_toml(list_spaces(name)[name]))
+    path.write_text(format_space_toml(list_spaces(name)[name]))
     assert make_space(path) == make_space(name)
 
 

@@ -25,7 +25,7 @@ from pasearch.spaces.portfolio import (
     STUDY_FILE,
     Study,
     compute_signal,
-    data_kind_of,
+    find_data_kind,
     load_study,
 )
 from pasearch.spaces.space import make_space
@@ -146,7 +146,7 @@ class TestKind:
             (TableSchema(columns=(Column(name="b"),), target=Column(name="c")), "table"),
             (TableSchema(columns=(AGE,), target=NUMBER), "regression"),
         ]:
-            assert data_kind_of(schema) == kind
+            assert find_data_kind(schema) == kind
             assert load_study(schema, "nobody's").kind == kind
 
     @pytest.mark.unit

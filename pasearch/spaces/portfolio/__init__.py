@@ -1,14 +1,17 @@
-"""The portfolio: candidates that were near-best on public data, with their measured accuracy.
+"""Portfolio: candidates that were near-best on public data, with their measured accuracy.
 
-A study on public data (benchmarks/portfolio) trained candidates of four kinds at many signals
+A study on public data sets of several kinds (benchmarks/portfolio) trained candidates at many
+*signals*, which combine privacy budget and data size:
 
-    s = log10(mu n / outputs)        mu n: signal-to-noise ratio of the training; outputs: classes
+    s = log10(mu n / outputs)    mu: Gaussian DP parameter of the training (CLT approximation),
+                                 n: number of training records, outputs: number of classes, or 1
 
-and `portfolio-1.json` contains its curves: accuracy by signal, for every data set and candidate. A
-prediction for a data set of the study excludes this data set.
+`portfolio-1.json` contains the accuracy by signal, for every data set and candidate. It is
+interpolated to predict the accuracy of a candidate on other data. A prediction for a data set of
+the study does not use the measurements on this data set.
 
-Strategy `fixed` trains the candidate with the best prediction; `rs` draws from all of them. Both
-are data-independent.
+Strategy `fixed` trains the candidate with the best prediction; `rs` draws from all of them. Neither
+choice depends on the records.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from pasearch.data.front_ends import MIN_SCATTERING_SIDE
 from pasearch.errors import UsageError
 from pasearch.spaces.candidate import Candidate
 from pasearch.spaces.space import Portfolio
@@ -32,13 +36,13 @@ if TYPE_CHECKING:
     from pasearch.data.tables import AnySchema
 
 STUDY_FILE = "portfolio-1.json"
-"""File of the study in the package; a new study gets a new number."""
+"""File of the study in this package; the file of a new study has another number."""
 
 STUDY_ALIASES = {"cifar10": "cifar10-jpeg-q75", "CIFAR-10 (JPEG q75)": "cifar10-jpeg-q75"}
-"""Other names of the study's data sets."""
+"""Name in the study of data sets that have another name elsewhere."""
 
 PHOTO_CHANNELS = 3
-"""Number of channels of photographs; their mirror images have the same class."""
+"""Number of channels of images that are counted as photographs, not as drawings or digits."""
 
 MAX_EXTRAPOLATION = 0.5
 """Maximum distance of a signal above the study's range, in powers of ten."""
@@ -46,21 +50,17 @@ MAX_EXTRAPOLATION = 0.5
 ASSUMED_CATEGORIES = 12
 """Assumed number of categories of an undeclared column, to predict the width of a record."""
 
-MIN_IMAGE_SIDE = 16
-"""Minimum side of an image, pixels, required by scattering."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Study:
-    """Measurements of all candidates on one kind of data.
+    """Measured accuracies of all candidates on public data sets of one kind.
 
     Args:
-        kind: "image", "photo", "arrays", "table" or "regression".
+        kind: Kind of data: "image", "photo", "arrays", "table" or "regression".
         entries: Candidates.
         signals: Signals of the measurements by data set, ascending, (points,).
         accuracy: Accuracy by data set, (entries, points).
-        brier: Brier score by data set, (entries, points), which ranks short trials; empty if not
-            measured, or for regression.
+        brier: Brier score by data set, (entries, points); empty if not measured, or for regression.
         classes: Number of classes by data set; 1 for regression.
         features: Number of values per record by data set, before any front end.
     """
@@ -83,10 +83,11 @@ class Study:
         return replace(self, **own)
 
     def rescale_to_classes(self, classes: int) -> Study:
-        """Return the study with accuracies rescaled to another number of classes.
+        """Return the study with accuracies and Brier scores rescaled to a number of classes.
 
-        The fraction above the random baseline is unchanged: (a - 1/C) / (1 - 1/C). The random
-        baseline has a Brier score of (1 - 1/C) / 2.
+        For an accuracy a with C classes, (a - 1/C) / (1 - 1/C) is unchanged: 0 for random guessing,
+        1 for no error. Brier scores are unchanged relative to that of random guessing,
+        (1 - 1/C) / 2.
         """
         told, brier = dict(self.accuracy), dict(self.brier)
         for name, own in self.classes.items():
@@ -98,10 +99,10 @@ class Study:
         return replace(self, accuracy=told, brier=brier)
 
     def select_fitting(self, shape: tuple[int, ...]) -> Study:
-        """Return the study with the candidates that accept records of this shape.
+        """Return the study with the candidates whose front end accepts records of this shape.
 
-        Large images have too many scattering coefficients to be whitened, and pixels have no
-        pairwise interaction features.
+        For example, whitening does not accept large images, and pairwise interaction features
+        require rows of a table.
         """
         return self._select_entries(
             [place for place, each in enumerate(self.entries) if _accepts_shape(each, shape)]
@@ -112,19 +113,23 @@ class Study:
         return self._select_entries([place for place, each in enumerate(kept) if each])
 
     def accuracy_at(self, signal: float) -> np.ndarray:
-        """Interpolate the accuracy of every candidate on every data set, (data sets, entries).
+        """Return the interpolated accuracies at a signal, (data sets, candidates).
 
-        Outside the measured signals, the nearest measurement is used.
+        Outside the range of measured signals, the nearest measurement is used.
         """
         return self._interpolate(signal, self.accuracy)
 
     def trial_score_at(self, signal: float) -> np.ndarray:
-        """Interpolate the score of short trials: 1 - the Brier score, or accuracy without it."""
+        """Return the scores that rank short trials at a signal, (data sets, candidates).
+
+        A score is 1 - the Brier score, or the accuracy if there are no Brier scores.
+        """
         if set(self.brier) != set(self.signals):
             return self.accuracy_at(signal)
         return 1.0 - self._interpolate(signal, self.brier)
 
     def _interpolate(self, signal: float, curves: dict[str, np.ndarray]) -> np.ndarray:
+        """Interpolate each curve at a signal, (data sets, candidates)."""
         rows = [
             [np.interp(signal, self.signals[name], curve) for curve in curves[name]]
             for name in self.signals
@@ -134,14 +139,15 @@ class Study:
     def describe_extrapolation(
         self, signal: float, outputs: int, features: int, beyond: float = MAX_EXTRAPOLATION
     ) -> str:
-        """Describe how a training differs from all measured ones; "" if it does not.
+        """Describe in which way a training is outside the range of the study; "" if it is inside.
+
+        Below the range of signals there is no prediction, because accuracies fall steeply there.
 
         Args:
-            signal: Signal of the training, log10 of mu n per class.
+            signal: Signal of the training.
             outputs: Number of classes.
             features: Number of values per record.
-            beyond: Maximum distance of the signal above the measured range, in powers of ten. Below
-                the range of most data sets there is no prediction: curves fall steeply there.
+            beyond: Maximum distance of the signal above the measured range, in powers of ten.
         """
         low = float(np.median([each[0] for each in self.signals.values()]))
         high = max(float(each[-1]) for each in self.signals.values())
@@ -187,38 +193,50 @@ class Study:
         return Portfolio(name=f"portfolio of {self.kind} networks", entries=self.entries)
 
 
-def data_kind_of(schema: AnySchema) -> str:
-    """Return the study's kind of data for a schema."""
+def find_data_kind(schema: AnySchema) -> str:
+    """Return the kind of data of a schema, one of the values of `Study.kind`."""
     if schema.regression:
         return "regression"
     shape = schema.max_shape(2)
-    if len(shape) > 1 and min(shape[-2:]) >= MIN_IMAGE_SIDE:
+    if len(shape) > 1 and min(shape[-2:]) >= MIN_SCATTERING_SIDE:
         return "photo" if len(shape) == 3 and shape[0] == PHOTO_CHANNELS else "image"
     return "table" if schema.to_json()["kind"] == "table" else "arrays"
 
 
 def compute_signal(mu: float, slots: int, outputs: int) -> float:
-    """Compute the signal of a training: log10 of mu n per class."""
+    """Compute the signal of a training, log10(mu n / outputs).
+
+    Args:
+        mu: Gaussian DP parameter of the training, above 0.
+        slots: Number of training records n, null records included.
+        outputs: Number of classes, or 1 for regression.
+    """
     return math.log10(mu * slots / max(1, outputs))
 
 
 def count_features(schema: AnySchema) -> int:
-    """Count the values of a record; approximate if columns are not declared."""
+    """Return the number of values of an encoded record; approximate if columns are undeclared."""
     return math.prod(schema.max_shape(ASSUMED_CATEGORIES))
 
 
 def load_study(schema: AnySchema, name: str) -> Study:
-    """Load the measurements on data of this kind, without the data set `name`."""
-    study = _read_studies()[data_kind_of(schema)].without_data_set(STUDY_ALIASES.get(name, name))
+    """Load the measurements for data with this schema.
+
+    Args:
+        schema: Schema of the data, which determines the kind and the candidates.
+        name: Name of the data; a data set of the study with this name is excluded.
+    """
+    study = _read_studies()[find_data_kind(schema)].without_data_set(STUDY_ALIASES.get(name, name))
     return study.select_fitting(schema.max_shape(2))
 
 
 def load_studies() -> tuple[Study, ...]:
-    """Load all measurements, one study per kind of data."""
+    """Load all measurements: one study per kind of data."""
     return tuple(_read_studies().values())
 
 
 def _accepts_shape(candidate: Candidate, shape: tuple[int, ...]) -> bool:
+    """Whether the front end of a candidate accepts records of this shape."""
     try:
         candidate.front_end.output_shape(shape)
     except UsageError:
@@ -228,6 +246,7 @@ def _accepts_shape(candidate: Candidate, shape: tuple[int, ...]) -> bool:
 
 @lru_cache(maxsize=1)
 def _read_studies() -> dict[str, Study]:
+    """Read all studies from `STUDY_FILE`, by kind of data."""
     text = files("pasearch.spaces.portfolio").joinpath(STUDY_FILE).read_text(encoding="utf-8")
     return {
         kind: Study(
