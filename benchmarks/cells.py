@@ -132,7 +132,7 @@ def side_by_side(
     ]
     with (
         ProcessExecutor(workers) as executor,
-        closing(executor.finished(works, 1, workers)) as finished,
+        closing(executor.run_in_any_order(works, 1, workers)) as finished,
     ):
         for place, found in finished:
             if found:

@@ -241,7 +241,7 @@ class Site:
                 f"Site {self.number}: this is not the plan that it has joined, whose price it has "
                 "checked: it does not answer."
             )
-        if self.ledger.holds(LINE, key := f"step {step}"):
+        if self.ledger.is_charged(LINE, key := f"step {step}"):
             raise BudgetError(
                 f"Site {self.number} was asked twice for step {step}: the difference of the two "
                 "answers would have no mask."

@@ -68,7 +68,8 @@ def find_estimation_failures(
         return found  # two classes are the least that are counted of arrays
     if (
         classes is not None
-        and classes.category_mechanism.count_found(MIN_CLASS_PROBABILITY) > train / MIN_CLASSES
+        and classes.category_mechanism.compute_detectable_count(MIN_CLASS_PROBABILITY)
+        > train / MIN_CLASSES
     ):
         found.append(
             f"the undeclared classes would be estimated from {train:,} training records, and "
@@ -159,7 +160,9 @@ def warn_of_rare_classes(estimate: SchemaEstimate | None, split: Split) -> list[
     """Warn if only common classes can be found privately."""
     if estimate is None:
         return []
-    count = math.ceil(estimate.category_mechanism.count_found(CLASS_DETECTION_PROBABILITY))
+    count = math.ceil(
+        estimate.category_mechanism.compute_detectable_count(CLASS_DETECTION_PROBABILITY)
+    )
     if not count > 2 * RARE_CLASS_FRACTION * split.train:
         return []
     return [

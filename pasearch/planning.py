@@ -567,7 +567,9 @@ class PlanCalibrator:
             # A class is found from 1 + sigma times a constant records; less noise is not needed.
             far = 1e3
             slope = (
-                estimate(far, leak).category_mechanism.count_found(CLASS_DETECTION_PROBABILITY)
+                estimate(far, leak).category_mechanism.compute_detectable_count(
+                    CLASS_DETECTION_PROBABILITY
+                )
                 - 1.0
             ) / far
             enough = max(SIGMA_RANGE[0], (RARE_CLASS_FRACTION * terms.split.train - 1.0) / slope)

@@ -586,8 +586,8 @@ MUTANTS = (
     ),
     Mutant(
         "noise: a zero has the sum's sign, by arrays",
-        "            points += 0.0  # no zero",
-        "            # no zero",
+        "            points += 0.0  # -0 becomes 0, because",
+        "            # -0 stays",
         "runs/test_normals.py",
     ),
     Mutant(
@@ -1007,7 +1007,7 @@ MUTANTS = (
     ),
     Mutant(
         "release: a count without noise",
-        "return number + discrete_laplace(Fraction(self.epsilon), source.draw_below)",
+        "return number + draw_discrete_laplace(Fraction(self.epsilon), source.draw_below)",
         "return number",
         "runs/test_mechanisms.py",
     ),
@@ -1025,8 +1025,8 @@ MUTANTS = (
     ),
     Mutant(
         "release: rows are not bounded",
-        "outside = ~(_norms(rows) * grown <= 1)",
-        "outside = _norms(rows) < 0",
+        "outside = ~(_compute_row_norms(rows) * grown <= 1)",
+        "outside = _compute_row_norms(rows) < 0",
         "runs/test_sums.py",
     ),
     Mutant(

@@ -18,7 +18,7 @@ from pasearch import Budget
 from pasearch.accounting.accountants import price
 from pasearch.errors import BudgetError
 from pasearch.runs.keys import Keys
-from pasearch.runs.normals import grid_distance
+from pasearch.runs.normals import compute_grid_distance
 
 FILE = Path(__file__).parent.parent / "examples" / "federated.py"
 BUDGET = Budget(3.0, 1e-5)
@@ -215,7 +215,7 @@ def test_shares_add_up_to_the_noise_that_is_left_without_colluding_sites(
     weights = example.started(plan)
     messages = [site.answer(plan, 0, weights) for site in every]
     noisy = example.decoded(np.sum(messages, axis=0, dtype=np.uint64))
-    points = noisy / grid_distance(plan.scale * plan.share)
+    points = noisy / compute_grid_distance(plan.scale * plan.share)
     assert (points == np.rint(points)).all(), "low bits of the sums show beside the noise"
     noise = noisy - sum(
         example.bounded_sum(plan, weights, site.x[own], site.y[own])

@@ -18,10 +18,10 @@ from pasearch.errors import BudgetError
 from pasearch.planning import events_by_partition
 from pasearch.runs.shared_ledger import (
     SharedLedger,
-    adaptive_price,
-    failure_probability,
-    loss_curve,
-    worst_partition_event,
+    compute_adaptive_cost,
+    compute_failure_probability,
+    compute_loss_curve,
+    make_worst_partition_event,
 )
 
 PAGE = Path(__file__).parent.parent / "docs" / "howto-ledger.md"
@@ -52,12 +52,12 @@ def test_so_do_its_sums():
         (0.1, 1e-5, 50, "fifty such runs of epsilon 0.1 cost {:.4g}, and not 5"),
     ]:
         plan = prepare("digits", budget=Budget(epsilon, delta)).plan
-        event = worst_partition_event(events_by_partition(plan.lines))
+        event = make_worst_partition_event(events_by_partition(plan.lines))
         runs = [
-            (event, loss_curve(event, failure_probability(i + 1, TOTAL_DELTA)))
+            (event, compute_loss_curve(event, compute_failure_probability(i + 1, TOTAL_DELTA)))
             for i in range(count)
         ]
-        assert words.format(adaptive_price(runs, TOTAL_DELTA).epsilon) in page
+        assert words.format(compute_adaptive_cost(runs, TOTAL_DELTA).epsilon) in page
 
 
 @pytest.mark.contract

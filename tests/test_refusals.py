@@ -286,14 +286,14 @@ class TestClassList:
         assert line.event == found.class_estimate.event
         assert found.price.epsilon <= found.budget.epsilon
         # A class of 2 % is found; a larger table does not pay for less than 1 %.
-        count = found.class_estimate.category_mechanism.count_found(0.99)
+        count = found.class_estimate.category_mechanism.compute_detectable_count(0.99)
         assert count <= 0.02 * found.split.train
         assert n < 10_000 or count >= 0.009 * found.split.train
 
     @pytest.mark.unit
     def test_a_class_of_the_stated_count_is_found_so_often(self):
         plan = plan_training(frame(["no"] * 7800, 7800).astype(str))
-        stated = plan.class_estimate.category_mechanism.count_found(0.99)
+        stated = plan.class_estimate.category_mechanism.compute_detectable_count(0.99)
         keys, times = Keys.from_seed(5), 400
         schema = plan.schema
         labels = np.array(["yes"] * round(stated) + ["no"] * 2000, object)

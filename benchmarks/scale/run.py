@@ -97,7 +97,7 @@ def generation(given: list[Any], executor: Executor) -> tuple[list[bytes], float
     works = [job.work(str(place), 1) for place, job in enumerate(given)]
     works = [replace(work, do=Timed(work.do)) for work in works]
     start = time.perf_counter()
-    found = list(executor.results(works, 1, 1))
+    found = list(executor.run_in_order(works, 1, 1))
     seconds = time.perf_counter() - start
     return [each[8:] for each in found], seconds, sum(struct.unpack("<d", x[:8])[0] for x in found)
 
@@ -198,11 +198,11 @@ def parameters(options: argparse.Namespace) -> dict[str, Any]:
             works = [Work(key=str(place), do=bytes) for place in range(200)]
             seconds = [trained([each], LocalExecutor())[1] for each in given]
             mean = statistics.fmean(seconds)
-            list(ray.results(works, 1, 1))
+            list(ray.run_in_order(works, 1, 1))
             rounds = range(options.rounds)
-            dispatch = [_seconds(lambda: list(ray.results(works, 1, 1))) / 200 for _ in rounds]
+            dispatch = [_seconds(lambda: list(ray.run_in_order(works, 1, 1))) / 200 for _ in rounds]
             copies = [_copied(ray, cluster) for _ in rounds]
-            own = ray.results([given[0].work("x", 1)], 1, 1)
+            own = ray.run_in_order([given[0].work("x", 1)], 1, 1)
             bytes_back = len(next(own))
     size = 4 * 20_000 * 785
     return {

@@ -114,7 +114,7 @@ def add_run(path: Path, run: Path, total: Budget | None, *, same_data: bool) -> 
     from pasearch.accounting.accountants import price
     from pasearch.results import compose_events, compute_digest, read_document
     from pasearch.runs.folder import RunFolder
-    from pasearch.runs.shared_ledger import SharedLedger, worst_partition_event
+    from pasearch.runs.shared_ledger import SharedLedger, make_worst_partition_event
     from pasearch.verification.verify import verify
 
     folder = RunFolder.open(run.parent if run.name == "release" else run, finished=True)
@@ -135,7 +135,7 @@ def add_run(path: Path, run: Path, total: Budget | None, *, same_data: bool) -> 
         ledger = SharedLedger.open(path, total)
         known = {each: cost for each, _, cost in ledger.runs()}
         if name in known:
-            own = price(worst_partition_event(events), known[name].delta)
+            own = price(make_worst_partition_event(events), known[name].delta)
             # The same events may be grouped in another way, which rounds their cost differently.
             if not math.isclose(own.epsilon, known[name].epsilon, rel_tol=1e-6):
                 raise BudgetError(

@@ -418,7 +418,7 @@ def _train_points(
     study: CrossoverStudy, points: list[Point], executor: Executor, max_serial: int
 ) -> Iterator[tuple[Point, float]]:
     shared = study.device != "cpu" and not executor.is_remote
-    if shared or not executor.takes(len(points), long=len(points) > max_serial):
+    if shared or not executor.accepts(len(points), long=len(points) > max_serial):
         with use_threads(1):  # results do not depend on the number of processors
             for point in points:
                 yield point, study.error(point)
@@ -434,7 +434,7 @@ def _train_points(
             Work(key=f"point {point}", do=partial(_measure_error, point), reads=(source,))
             for point in points
         ]
-        with closing(executor.finished(works, 1, cpu_count())) as finished:
+        with closing(executor.run_in_any_order(works, 1, cpu_count())) as finished:
             for place, error in finished:
                 yield points[place], float.fromhex(error.decode())
 

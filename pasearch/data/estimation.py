@@ -43,8 +43,8 @@ from pasearch.runs.estimates import (
     ClassCount,
     NumberBins,
     NumberBounds,
-    exact_bin_edges,
-    finite_values,
+    compute_exact_bin_edges,
+    select_finite_values,
 )
 from pasearch.runs.keys import Stream
 from pasearch.runs.sums import GaussianSum
@@ -267,7 +267,7 @@ def _read_column(
         low, high = column.bounds or _find_range(numbers)
         bins = column.bins
         if not target and column.has_undeclared_edges:
-            bins = exact_bin_edges(numbers, low, high, DEFAULT_BINS)
+            bins = compute_exact_bin_edges(numbers, low, high, DEFAULT_BINS)
         return replace(column, kind=kind, low=low, high=high, bins=bins)
     counts = column.count_categories(cells)
     common = sorted(counts, key=lambda name: (-counts[name], name))[:most]
@@ -276,6 +276,6 @@ def _read_column(
 
 def _find_range(values: np.ndarray) -> tuple[float, float]:
     """Return the finite minimum and maximum, widened if they are equal."""
-    known = finite_values(values)
+    known = select_finite_values(values)
     low, high = (float(known.min()), float(known.max())) if known.size else (0.0, 1.0)
     return (low, high) if low < high else (low - 0.5, low + 0.5)

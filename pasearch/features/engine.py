@@ -363,7 +363,7 @@ class PrivateRecordAccess(RecordAccess):
                 and not isinstance(records.x, CompactRows)
                 and search.folder is not None
                 and (search.device == "cpu" or search.executor.is_remote)
-                and search.executor.takes(len(sets), long=False)
+                and search.executor.accepts(len(sets), long=False)
             )
             if delegated:
                 return self._train_in_workers(records, trainer, sets, streams, threads, parallel)
@@ -388,7 +388,7 @@ class PrivateRecordAccess(RecordAccess):
             works = [
                 Work(key=f"set {place}", do=fit, reads=(opened,)) for place, fit in enumerate(fits)
             ]
-            found = search.executor.results(works, threads, parallel)
+            found = search.executor.run_in_order(works, threads, parallel)
             return [fit.model(own) for fit, own in zip(fits, found, strict=True)]
 
     def score_models(

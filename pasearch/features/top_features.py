@@ -53,7 +53,7 @@ from pasearch.features.selector import (
 from pasearch.features.trainers import Trainer
 from pasearch.planning import GAUSSIAN_NOISE, PURE_NOISE, LineTemplate
 from pasearch.runs.keys import Stream
-from pasearch.runs.mechanisms import ExponentialMechanism, bernoulli_decay
+from pasearch.runs.mechanisms import ExponentialMechanism, draw_bernoulli_exp
 from pasearch.runs.sums import GaussianSum
 
 SHARE_UNITS = 1000  # denominator of class shares: they are integers in thousandths
@@ -268,7 +268,7 @@ class PermuteAndFlip(TopMechanism):
         waiting = list(range(len(points)))
         while True:
             index = waiting.pop(below(len(waiting)))
-            if bernoulli_decay(share * (best - points[index]), below):
+            if draw_bernoulli_exp(share * (best - points[index]), below):
                 return index
 
 

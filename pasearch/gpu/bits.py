@@ -27,7 +27,7 @@ import numpy as np
 from pasearch import status_message
 from pasearch.errors import describe_system_error
 from pasearch.runs.keys import Stream, to_int64
-from pasearch.runs.normals import count_pairs, grid_distance, normals_from_words
+from pasearch.runs.normals import compute_grid_distance, count_pairs, normals_from_words
 
 if TYPE_CHECKING:
     import torch
@@ -168,7 +168,7 @@ def pack_noise_inputs(
 
     given = np.zeros((STEPS_PER_BLOCK, STEP_NUMBERS + more), dtype=np.int64)
     for row, scale in enumerate(scales):
-        wide, grain = scale / grid_distance(scale), grid_distance(scale)
+        wide, grain = scale / compute_grid_distance(scale), compute_grid_distance(scale)
         sure = np.nextafter(np.float32(0.5 - COMPILED_ERROR * wide), np.float32(0.0))
         given.view(np.float64)[row, [0, 1, 8, 9]] = wide, grain, sure, 1.0 / grain
     given[len(scales) :] = given[len(scales) - 1]

@@ -44,8 +44,8 @@ from pasearch.runs.normals import (
     LOW_63_BITS,
     MAX_GRID_DISTANCE,
     UnrefinedNormals,
+    compute_grid_distance,
     count_pairs,
-    grid_distance,
     normals_from_words,
 )
 from pasearch.training.batching import Batching, Poisson
@@ -213,7 +213,9 @@ def has_moderate_grids(recipe: Recipe, n: int) -> bool:
     factors = [factor for factor, _ in recipe.levels(n)]
     largest = recipe.noise_multiplier * recipe.bounding.computed_sensitivity
     scales = [factor * largest for factor in factors]
-    return all(1 / MAX_GRID_DISTANCE < grid_distance(each) < MAX_GRID_DISTANCE for each in scales)
+    return all(
+        1 / MAX_GRID_DISTANCE < compute_grid_distance(each) < MAX_GRID_DISTANCE for each in scales
+    )
 
 
 def pack_step_inputs(

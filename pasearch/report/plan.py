@@ -322,7 +322,7 @@ def _cost_lines(plan: Plan | FeaturePlan, detail: Detail) -> list[str]:
         if (classes := plan.class_estimate) is not None:
             aim = find_undeclared_classes(plan.schema)
             others.remove(str(aim))
-            count = classes.category_mechanism.count_found(CLASS_DETECTION_PROBABILITY)
+            count = classes.category_mechanism.compute_detectable_count(CLASS_DETECTION_PROBABILITY)
             words.append(
                 f"The classes of {aim!r} will be estimated with DP from the training partition (a "
                 f"class of {math.ceil(count):,} records is found with probability "

@@ -1,17 +1,17 @@
-"""Works on a Ray cluster: data are sent once, lost works are repeated, slow works are duplicated.
+"""Execution of works on a Ray cluster. A work is a charged computation; see module `executors`.
 
-    coordinator   puts the data of works into the object store, once; submits works; and lets the
-                  store forget the data when all works are done
-    worker        a process of a node that runs one work after another; two copies of a work return
-                  the same bytes, so the result that arrives first is used
+    coordinator   puts the data of the works into Ray's object store once, submits the works, and
+                  removes the data from the store when all works are done
+    worker        a process on a node that runs one work after another
 
-Ray restarts a work whose worker or node is lost, three times; then the coordinator runs it. A work
-that runs `SLOW_FACTOR` times as long as the slowest finished one, while nodes are idle, is started
-a second time on another node.
+If a worker or node is lost, Ray restarts its work up to three times; then the coordinator runs it.
+If the running works take `SLOW_FACTOR` times as long as the slowest finished work, and processors
+are idle, a second copy of a work is started on another node. Copies return the same bytes, so the
+first result is used.
 
-Anybody who can reach a cluster's ports without its token can run code there and read the records.
-A cluster that is started here requires a secret token, keeps its files in a folder with mode 0700,
-and reports no usage statistics.
+Anybody who can reach the ports of a cluster without a token can run code there and read the
+records. A cluster that is started here requires a secret token, keeps its files in a folder with
+mode 0700, and reports no usage statistics.
 
 Source: docs/howto-cluster.md; docs/rules.md, rules 8, 10, 11 and 12.
 """
@@ -46,28 +46,28 @@ from pasearch.runs.executors import Executor, Work
 from pasearch.runs.processor import describe_processor
 
 MAX_RETRIES = 3
-"""Number of times that Ray restarts a lost work, before the coordinator runs it."""
+"""Maximum number of times that Ray restarts a lost work, before the coordinator runs it."""
 
 SLOW_FACTOR = 4.0
-"""Factor on the time of the slowest finished work above which a running work is slow."""
+"""Running works count as slow after this multiple of the time of the slowest finished work."""
 
-ANSWER_SECONDS = 10.0
-"""Seconds within which a cluster must answer, and cancelled works must end."""
+MAX_ANSWER_SECONDS = 10.0
+"""Maximum time to wait for the answer of a cluster, or for the end of cancelled works: seconds."""
 
 POLL_SECONDS = 1.0
-"""Seconds without news after which slow works are looked for."""
+"""Maximum time to wait for a result before slow works are looked for, seconds."""
 
 REQUIRED_PACKAGES = ("numpy", "ray", "torch")
-"""Packages whose version on workers must be the coordinator's, besides Python and this package."""
+"""Packages that must have the same versions on all nodes, as must Python and this package."""
 
 QUIET_SETTINGS = {"RAY_DEDUP_LOGS_SKIP_REGEX": ".", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
 """Ray settings that suppress its terminal output, which would reveal progress."""
 
 TOKEN_MODE_VARIABLE = "RAY_AUTH_MODE"
-"""Environment variable that makes a Ray cluster require a token."""
+"""Environment variable of Ray; the value "token" makes a cluster require a token."""
 
 NO_TOKEN_RISK = "whoever reaches its ports can run code on it and read the records"
-"""Risk of a cluster without a token, for messages."""
+"""Part of messages: the risk of a cluster without a token."""
 
 FOLDER_PREFIX = "pasearch-ray-"
 """Prefix of the folders in which a cluster on this machine keeps its files."""
@@ -76,17 +76,17 @@ logger = logging.getLogger(__name__)
 
 
 ADDRESS_PATTERN = re.compile(r"auto|local|[^\s/]+:\d+")
-"""Pattern of an address: host:port, auto or local."""
+"""Pattern of the address of a cluster: host:port, auto or local."""
 
 
 class Cluster(Executor):
     """Executor that runs works on the nodes of a Ray cluster.
 
     Args:
-        workers: Maximum number of parallel works; None: the number of CPUs of the nodes.
-        address: Address of a running cluster, or "auto"; None or "local" starts one on this
-            machine.
-        gpus: GPUs per work; 0 runs works on CPUs.
+        workers: Maximum number of parallel works. None: decided by the CPUs of the nodes.
+        address: Address host:port of a running cluster, or "auto". None or "local": start a cluster
+            on this machine.
+        gpus: Number of GPUs per work. 0: works run on CPUs.
 
     Raises:
         UsageError: Ray is not installed, or the address is malformed.
@@ -111,7 +111,7 @@ class Cluster(Executor):
         self._folder: str | None = None
         self._connected = False
 
-    def takes(self, count: int, *, long: bool) -> bool:
+    def accepts(self, count: int, *, long: bool) -> bool:
         return count > 0
 
     def __enter__(self) -> Self:
@@ -121,20 +121,20 @@ class Cluster(Executor):
             UsageError: No cluster answers at the address.
         """
         own = self._address is None
-        how = self._own_cluster_settings() if own else {"address": self._address}
+        how = self._make_own_cluster_settings() if own else {"address": self._address}
         for name, value in QUIET_SETTINGS.items():
             os.environ.setdefault(name, value)
         ray = _import_ray()
-        if ray.is_initialized():  # by the caller, who also ends it
-            self._forget_folder()
+        if ray.is_initialized():  # by the user's program, which also ends it
+            self._delete_folder()
             self._check_token(ours=False)
             self._resources(ray, 1)
             return self
         try:
             if self._address is not None and self._address != "auto":
-                host, _, port = self._address.rpartition(":")  # Ray itself would try for minutes
+                host, _, port = self._address.rpartition(":")  # Ray would try for minutes
                 socket.create_connection(
-                    (host.strip("[]"), int(port)), timeout=ANSWER_SECONDS
+                    (host.strip("[]"), int(port)), timeout=MAX_ANSWER_SECONDS
                 ).close()
             with _keep_signal_handler():
                 ray.init(**how, configure_logging=False, logging_level="ERROR", log_to_driver=False)
@@ -147,7 +147,7 @@ class Cluster(Executor):
             ) from None
         finally:
             if not self._connected:
-                self._forget_folder()
+                self._delete_folder()
         self._check_token(ours=own)
         try:
             self._resources(ray, 1)  # refuse missing GPUs before anything is charged
@@ -157,6 +157,7 @@ class Cluster(Executor):
         return self
 
     def _check_token(self, *, ours: bool) -> None:
+        """Check that the cluster requires a token; if it was not started here, only warn."""
         if os.environ.get(TOKEN_MODE_VARIABLE) == "token":
             return
         if not ours:
@@ -172,7 +173,8 @@ class Cluster(Executor):
             f"nothing was read. Set {TOKEN_MODE_VARIABLE}=token, or do not import Ray before."
         )
 
-    def _own_cluster_settings(self) -> dict[str, Any]:
+    def _make_own_cluster_settings(self) -> dict[str, Any]:
+        """Prepare to start a cluster on this machine, and return the arguments of `ray.init`."""
         if TOKEN_MODE_VARIABLE not in os.environ:
             if "ray" not in sys.modules:  # Ray reads this once, when it is imported
                 os.environ[TOKEN_MODE_VARIABLE] = "token"
@@ -192,18 +194,19 @@ class Cluster(Executor):
         }
 
     def close(self) -> None:
-        """Disconnect from the cluster, and end it if it was started here."""
+        """Disconnect from the cluster; end it if it was started here."""
         if self._connected:
             _import_ray().shutdown()
             self._connected = False
-        self._forget_folder()
+        self._delete_folder()
 
-    def _forget_folder(self) -> None:
+    def _delete_folder(self) -> None:
+        """Delete the files of a cluster that was started here."""
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None
 
-    def finished(
+    def run_in_any_order(
         self, works: Sequence[Work], threads: int, room: int
     ) -> Generator[tuple[int, bytes], None, None]:
         ray = _import_ray()
@@ -211,8 +214,8 @@ class Cluster(Executor):
         slow = _SlowWorkDetector()
         try:
             while given.left:
-                given.hand_over(self._workers)
-                for place, ref in given.ended():
+                given.submit_waiting(self._workers)
+                for place, ref in given.wait_for_ended():
                     try:
                         result, seconds = ray.get(ref)
                     except ray.exceptions.RayTaskError as error:
@@ -223,21 +226,21 @@ class Cluster(Executor):
                         logger.info(
                             "A training was lost with its worker: it is repeated on this machine."
                         )
-                        result, seconds = works[place].done(), 0.0
-                    given.take(place)
+                        result, seconds = works[place].run(), 0.0
+                    given.mark_done(place)
                     yield place, result
-                    slow.ended(seconds)  # the caller's time between results is no delay
-                if slow.detect():  # free processors run second copies
+                    slow.record_end(seconds)  # after `yield`: the caller's time is no delay
+                if slow.detect():  # idle processors run second copies
                     nodes = [each["Resources"] for each in ray.nodes() if each["Alive"]]
                     every = sum(each.get("CPU", 0.0) for each in nodes)
                     slots = int(every // given.resources["num_cpus"])
                     free = min(slots, self._workers or slots) - len(given.running)
-                    given.hand_over_again(max(0, free))
+                    given.submit_copies(max(0, free))
         finally:
-            given.forget()
+            given.cancel_all()
 
     def _resources(self, ray: Any, threads: int) -> dict[str, float]:
-        """Return the resources of a work, at most those of the largest node; else it would wait."""
+        """Choose the CPUs and GPUs per work, at most those of the largest node."""
         nodes = [each["Resources"] for each in ray.nodes() if each["Alive"]]
         if self.gpus and not any(each.get("GPU", 0.0) >= self.gpus for each in nodes):
             raise UsageError(
@@ -249,12 +252,18 @@ class Cluster(Executor):
 
 
 class _SubmittedWorks:
-    """Works that were submitted, and the data that they read.
+    """Works that are submitted to a cluster, with the data that they read.
 
     Args:
-        ray: Ray library.
+        ray: Module `ray`.
         works: All works.
-        resources: Resources per work.
+        resources: CPUs and GPUs per work, as Ray options.
+
+    Attributes:
+        waiting: Indices of works that are not submitted yet.
+        running: Index of the work of each running Ray task; a work may have two tasks.
+        cancelled: Cancelled Ray tasks.
+        left: Indices of works without a result.
     """
 
     def __init__(self, ray: Any, works: Sequence[Work], resources: dict[str, float]):
@@ -267,29 +276,30 @@ class _SubmittedWorks:
         self.cancelled: list[Any] = []
         self.left = set(self.waiting)
 
-    def hand_over(self, most: int | None) -> None:
-        """Submit waiting works, up to `most` at a time."""
+    def submit_waiting(self, most: int | None) -> None:
+        """Submit waiting works until `most` are running."""
         while self.waiting and (most is None or len(self.running) < most):
             self._submit(self.waiting.popleft())
 
-    def hand_over_again(self, count: int) -> None:
-        """Submit a second copy of up to `count` unfinished works."""
+    def submit_copies(self, count: int) -> None:
+        """Submit a second copy of up to `count` running works."""
         copies = list(self.running.values())
         once = [place for place in copies if copies.count(place) == 1]
         for place in once[:count]:
             self._submit(place, scheduling_strategy="SPREAD")
 
     def _submit(self, place: int, **how: Any) -> None:
+        """Submit a work with further Ray options."""
         work = self._works[place]
         # Ray resolves references that are arguments, but not those inside a dictionary.
         kept = {at: self._read[each] for at, each in enumerate(work.reads) if each.kept}
         read = [self._read[each] for each in work.reads if not each.kept]
         self.running[
-            self._do.options(**how).remote(installed_code_hash(), work.do, kept, *read)
+            self._do.options(**how).remote(compute_installed_code_hash(), work.do, kept, *read)
         ] = place
 
-    def ended(self) -> Iterator[tuple[int, Any]]:
-        """Wait up to `POLL_SECONDS`, and yield works that ended for the first time."""
+    def wait_for_ended(self) -> Iterator[tuple[int, Any]]:
+        """Wait up to `POLL_SECONDS`, and yield (index, task) of works that have ended."""
         ready, _ = self._ray.wait(list(self.running), num_returns=1, timeout=POLL_SECONDS)
         for ref in ready:
             place = self.running.pop(ref)
@@ -300,7 +310,7 @@ class _SubmittedWorks:
         """Check whether another copy of a lost work is running."""
         return place in self.running.values()
 
-    def take(self, place: int) -> None:
+    def mark_done(self, place: int) -> None:
         """Mark a work as done, and cancel its other copy."""
         self.left.discard(place)
         for ref in [ref for ref, other in self.running.items() if other == place]:
@@ -308,13 +318,13 @@ class _SubmittedWorks:
             self.cancelled.append(ref)
             self._ray.cancel(ref, force=True)
 
-    def forget(self) -> None:
-        """Cancel running works, and let the store forget the data.
+    def cancel_all(self) -> None:
+        """Cancel running works, and remove the data from the object store.
 
-        A worker drops a cancellation that arrives before its work. So it is sent until all have
-        ended.
+        A worker ignores a cancellation that arrives before the work. So cancellations are repeated
+        until all works have ended.
         """
-        left, end = [*self.cancelled, *self.running], time.monotonic() + ANSWER_SECONDS
+        left, end = [*self.cancelled, *self.running], time.monotonic() + MAX_ANSWER_SECONDS
         self.running.clear()
         self._read.clear()
         while left and time.monotonic() < end:
@@ -324,17 +334,17 @@ class _SubmittedWorks:
 
 
 class _SlowWorkDetector:
-    """Detector of slow works: none has ended for long, relative to the slowest that has."""
+    """Detector of slow works: no work has ended for a multiple of the longest time so far."""
 
     def __init__(self) -> None:
         self._slowest, self._last = 0.0, time.monotonic()
 
-    def ended(self, seconds: float) -> None:
-        """Record a work that has ended, with its duration in seconds."""
+    def record_end(self, seconds: float) -> None:
+        """Record that a work has ended, with its duration in seconds."""
         self._slowest, self._last = max(self._slowest, seconds), time.monotonic()
 
     def detect(self) -> bool:
-        """Check whether the running works are slow; then restart the clock."""
+        """Check whether the running works are slow; if so, restart the clock."""
         quiet = time.monotonic() - self._last
         if not self._slowest or quiet <= max(POLL_SECONDS, SLOW_FACTOR * self._slowest):
             return False
@@ -345,8 +355,18 @@ class _SlowWorkDetector:
 def _run_work(
     expected: str, do: Callable[..., bytes], kept: dict[int, Any], *read: Any
 ) -> tuple[bytes, float]:
-    """Run a work on a worker; `kept` has references to data that stay for its next work."""
-    if installed_code_hash() != expected:
+    """Run a work on a worker, after a check that the software is that of the coordinator.
+
+    Args:
+        expected: `compute_installed_code_hash` of the coordinator.
+        do: Function of the work.
+        kept: References to data that the worker keeps for its next work, by position.
+        read: All other data.
+
+    Returns:
+        Result of the work, and its duration in seconds.
+    """
+    if compute_installed_code_hash() != expected:
         raise UsageError(
             f"{platform.node()} of the Ray cluster has another pasearch, Python, "
             f"{', '.join(REQUIRED_PACKAGES)} or kind of processor than the machine that this run "
@@ -362,16 +382,18 @@ def _run_work(
 
 
 def _import_ray() -> Any:
+    """Import Ray, which is an optional dependency and slow to import."""
     return importlib.import_module("ray")
 
 
 @lru_cache(maxsize=1)
 def _fetch_cached(ref: Any) -> Any:
+    """Fetch data from the object store; the last data are kept in memory."""
     return _import_ray().get(ref)
 
 
 @cache
-def installed_code_hash() -> str:
+def compute_installed_code_hash() -> str:
     """Compute a hash of this package's code, the numerical packages and the processor."""
     found = hashlib.sha256(platform.python_version().encode())
     found.update("\n".join(describe_processor()).encode())
@@ -385,6 +407,7 @@ def installed_code_hash() -> str:
 
 @contextmanager
 def _keep_signal_handler() -> Iterator[None]:
+    """Restore the handler of SIGTERM, which Ray replaces, after the block."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -396,7 +419,7 @@ def _keep_signal_handler() -> Iterator[None]:
 
 
 def _delete_leftover_folders() -> None:
-    """Delete files of clusters whose coordinator was killed, because they may contain records."""
+    """Delete the files of clusters whose coordinator was killed; they may contain records."""
     for left in Path(tempfile.gettempdir()).glob(f"{FOLDER_PREFIX}*"):
         owner = left.name.removeprefix(FOLDER_PREFIX).split("-")[0]
         ours = left.lstat().st_uid == os.getuid() and not left.is_symlink()

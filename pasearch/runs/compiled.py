@@ -1,13 +1,14 @@
-"""Compiled loops for exact normal noise: the computation of `normals` on arrays, in one pass.
+"""Compiled loops that add exact normal noise to sums; see module `normals` for the definitions.
 
-    add_noise          bits of U and V, and a sum -> grid points, and the uncertain ones
-    round_uncertain    second stage, for uncertain numbers
-    add_noise_to_few   both stages at once, if all 64 bits of each are available
+    add_noise          first stage: rounds sum + noise from the first 31 and 32 bits of U and V, and
+                       lists the values whose rounding is uncertain
+    round_uncertain    second stage: rounds these values from 63 and 64 bits, in float64
+    add_noise_to_few   both stages in one call, if all 64 bits of U and V are available
 
-Every operation is an IEEE operation, in the same order on every machine (nothing is contracted or
-reordered), and the functions are polynomials. So their errors are those that
+Every operation is an IEEE operation, in the same order on every machine, without fused
+multiply-add, and logarithm and cosine are polynomials. So the errors are those that
 `benchmarks/floating_point/exhaustive.py` finds by trying every U and V. The released numbers are
-the same as without this module, which needs numba; only the number of uncertain ones is smaller.
+the same as without this module, which needs numba.
 
 Logarithm and cosine: the polynomials of Cephes (Moshier 1989). Proof:
 docs/guarantees/floating-point.md.
@@ -28,11 +29,11 @@ from numba.extending import intrinsic
 from pasearch.runs.processor import GROUP
 
 COMPILED_ERROR = 9 * 2.0**-22
-"""Largest error of a normal number, including its product with a and the sum."""
+"""Maximum error of s / g + a z in the first stage, divided by a."""
 
 
 def _can_cache() -> bool:
-    """Check whether compiled code is cached in a folder; otherwise each process compiles it."""
+    """Check whether numba can cache compiled code in a folder."""
     try:
         made: Any = njit(cache=True)(_can_cache)
         return hasattr(made._cache._cache_file, "_source_stamp")
@@ -41,10 +42,11 @@ def _can_cache() -> bool:
 
 
 IS_CACHED = _can_cache()
+"""Whether compiled code is cached; if not, each process compiles it."""
 
 
 COMPILED_FILES = ("runs/compiled.py", "training/linear_kernel.py", "data/compiled_patches.py")
-"""All files of the package with compiled code. Numba's cache is bound to the content of all."""
+"""All files of the package with compiled code. Cached code is valid for their present content."""
 
 
 SOURCES_HASH = hashlib.sha256(
@@ -53,11 +55,14 @@ SOURCES_HASH = hashlib.sha256(
 
 
 def compile_loop(**flags: Any) -> Any:
-    """Return a decorator that compiles a function, as `numba.njit` does.
+    """Make a decorator that compiles a function, as `numba.njit` does.
 
-    The cached code is valid as long as no file with compiled code changes. Numba checks only the
-    function's own file, but code of other files may be inlined. Without this check a resumed run,
+    Cached code is used only if no file with compiled code has changed. Numba itself checks only the
+    file of the function, but code of other files may be inlined. Without this check a resumed run,
     or another process, could compute the sums of an old version.
+
+    Args:
+        flags: Further arguments of `numba.njit`.
     """
 
     def compile_function(function: Any) -> Any:
@@ -69,34 +74,36 @@ def compile_loop(**flags: Any) -> Any:
     return compile_function
 
 
-MIN_U_BITS = 2**19  # smallest 31 bits of U that are precise enough
-MAX_U_BITS = 2**31 - 2**14  # largest 31 bits of U that are precise enough
+MIN_U_BITS = 2**19  # minimum of the 31-bit integer of U for which 31 bits are precise enough
+MAX_U_BITS = 2**31 - 2**14  # maximum of the 31-bit integer of U, for the same reason
 
 float32, int32, uint64 = np.float32, np.int32, np.uint64
+# Indices are unsigned, so that numba never counts from the end of an array.
 ZERO_INDEX = uint64(0)
-PAIR_COUNT = uint64(GROUP)
-NUMBER_COUNT = uint64(2 * GROUP)
+PAIR_COUNT = uint64(GROUP)  # pairs per group
+NUMBER_COUNT = uint64(2 * GROUP)  # numbers per group
 ONE_BIT = uint64(1)
-PAIR_MASK = uint64(GROUP - 1)  # unsigned indices, so that numba never counts from the end
+PAIR_MASK = uint64(GROUP - 1)
 
-inlined: Any = njit(inline="always")
-# Explicit, because code compiled for a caller would inherit the caller's setting.
-compiled: Any = compile_loop(fastmath=False)
-instruction: Any = intrinsic
+inlined: Any = njit(inline="always")  # decorator of functions that are inlined
+# `fastmath` is explicit, because compiled code would inherit the setting of its caller.
+compiled: Any = compile_loop(fastmath=False)  # decorator of functions that are called from Python
+instruction: Any = intrinsic  # decorator of functions that are one machine instruction
 
-SIGN_MASK = int32(0x7FFFFFFF)
+SIGN_MASK = int32(0x7FFFFFFF)  # all bits but the sign
 LOW_32_BITS = 2**32 - 1
 LOW_63_BITS = 2**63 - 1
 FLOAT_HALF = float32(0.5)
 FLOAT_ONE = float32(1.0)
 MINUS_TWO = float32(-2.0)
 NAN = float32(math.nan)
-U_SCALE = float32(2.0**-31)
-ANGLE_SCALE = float32(math.pi * 2.0**-31)
-ROOT_HALF_BITS = int32(0x3F3504F3)
+U_SCALE = float32(2.0**-31)  # U per unit of its 31-bit integer
+ANGLE_SCALE = float32(math.pi * 2.0**-31)  # angle pi V per unit of the 32-bit integer of V
+ROOT_HALF_BITS = int32(0x3F3504F3)  # float32 bits of sqrt(1/2)
 U_RANGE = 2**31
-LOG_2 = float32(0.693359375)
-LOG_2_REST = float32(-2.12194440e-4)
+LOG_2 = float32(0.693359375)  # high part of log 2
+LOG_2_REST = float32(-2.12194440e-4)  # log 2 minus its high part
+# Coefficients of the polynomials of logarithm (L), sine (S) and cosine (C).
 L0, L1, L2, L3, L4, L5, L6, L7, L8 = (
     float32(each)
     for each in (
@@ -111,17 +118,18 @@ C0, C1, C2 = (float32(each) for each in (2.443315711809948e-5, -1.38873162549376
 
 @instruction
 def float_to_bits(context: Any, x: Any) -> Any:
-    """Return the 32 bits of a float32 as an int32."""
+    """Get the bits of a float32 number as an int32."""
     return types.int32(types.float32), _bitcast
 
 
 @instruction
 def bits_to_float(context: Any, x: Any) -> Any:
-    """Return the float32 with these bits."""
+    """Get the float32 number that has the bits of an int32."""
     return types.float32(types.int32), _bitcast
 
 
 def _bitcast(context: Any, builder: Any, sign: Any, given: Any) -> Any:
+    """Emit the LLVM instruction that reinterprets the bits of a number."""
     return builder.bitcast(given[0], context.get_value_type(sign.return_type))
 
 
@@ -140,8 +148,8 @@ def _round_half_even(context: Any, x: Any) -> Any:
 def _box_muller_radius(length):
     """Compute sqrt(-2 log U) from 31 bits of U.
 
-    U = m 2^e with m between the roots of 1/2 and of 2. If e is 0, m - 1 is computed from the bits
-    directly, so that U near 1 loses no precision.
+    U = m 2^e with m between sqrt(1/2) and sqrt(2). If e = 0, m - 1 is computed from the bits
+    directly, so that no precision is lost for U near 1.
     """
     u = (float32(length) + FLOAT_HALF) * U_SCALE
     bits = float_to_bits(u)
@@ -163,7 +171,7 @@ def _box_muller_radius(length):
 
 @inlined
 def _cosine_and_sine(turn):
-    """Compute cos and sin of pi V from 32 bits of V, by polynomials on an eighth of a turn."""
+    """Compute cos(pi V) and sin(pi V) from 32 bits of V, by polynomials up to an angle of pi/4."""
     quarter = int32(int32(turn + int32(0x20000000)) >> 30)
     angle = float32(int32(turn - int32(quarter << 30))) * ANGLE_SCALE
     z = angle * angle
@@ -177,7 +185,7 @@ def _cosine_and_sine(turn):
 
 @inlined
 def _normal_pair(length, turn):
-    """Compute two normal numbers from 31 bits of U and 32 of V; NaN if these are too few."""
+    """Compute two normal numbers from 31 bits of U and 32 of V; NaN if 31 bits are not enough."""
     length = int32(length & SIGN_MASK)
     radius = _box_muller_radius(length) if MIN_U_BITS <= length <= MAX_U_BITS else NAN
     cosine, sine = _cosine_and_sine(turn)
@@ -186,18 +194,18 @@ def _normal_pair(length, turn):
 
 @inlined
 def _round_to_grid(total, value, wide, grain, fine):
-    """Round a sum with its noise to the grid; also return the distance from it in grid points."""
+    """Round sum + noise to the grid; also return the distance to the grid point, in units of g."""
     rest = total * np.float64(fine)
     point = _round_half_even(rest)
     small = float32(rest - point) + value * wide
     moved = _round_half_even(small)
-    # + 0.0 makes a zero positive: its sign would tell on which side of it the sum was.
+    # + 0.0 converts -0 to 0, because its sign would reveal the sign of the sum.
     return (point + np.float64(moved) + 0.0) * np.float64(grain), abs(small - moved)
 
 
 @inlined
 def _round_all(total, low, own, values, before, wide, grain, fine, sure):
-    """Round the sums of a group, keep their values from before, and count the uncertain ones."""
+    """Round the sums of a group, copy their old values, and count the uncertain ones."""
     doubts = int32(0)
     for k in range(ZERO_INDEX, own):
         before[k] = total[low + k]
@@ -208,11 +216,11 @@ def _round_all(total, low, own, values, before, wide, grain, fine, sure):
 
 @lru_cache(maxsize=64)
 def grid_settings(wide: float, grain: float) -> tuple[Any, ...]:
-    """Return the arguments of `add_noise`: a, g, 1 / g, and the largest certain distance.
+    """Compute four arguments of `add_noise`: a, g, 1 / g, and the maximum certain distance.
 
     Args:
-        wide: Standard deviation a in grid points.
-        grain: Grid distance g, a power of 2 that float32 divides by exactly.
+        wide: Standard deviation a of the noise in units of g.
+        grain: Grid distance g, a power of 2 in the range where float32 divides exactly.
     """
     sure = np.nextafter(float32(0.5 - COMPILED_ERROR * wide), float32(0.0))
     return float32(wide), float32(grain), float32(1.0 / grain), sure
@@ -220,24 +228,24 @@ def grid_settings(wide: float, grain: float) -> tuple[Any, ...]:
 
 @compiled
 def add_noise(bits, total, wide, grain, fine, sure, first, found, places, pairs, firsts, exact):
-    """Round total + wide z to multiples of the grain, in place; z is never stored.
+    """Add noise to sums and round them to the grid, in place, from the first bits of U and V.
 
     Args:
-        bits: Bits of U, then of V, for each group: int32, shape (size,), complete groups.
+        bits: Bits of U, then of V, for each group, int32, complete groups.
         total: Sums, float64 or float32, shape (size,); replaced by grid points.
-        wide: Standard deviation a in grid points, from `grid_settings`.
+        wide: Standard deviation a of the noise in units of g, from `grid_settings`.
         grain: Grid distance g.
         fine: Reciprocal 1 / g.
-        sure: Largest distance from a grid point at which the rounding is certain.
-        first: Index of the first number, a multiple of the group size.
-        found: Number of uncertain numbers so far; further ones are appended.
-        places: Output: indices of uncertain numbers, int64.
+        sure: Maximum distance from a grid point at which the rounding is certain.
+        first: Index of the first normal number, a multiple of the group size.
+        found: Number of uncertain values so far; further ones are appended to the outputs.
+        places: Output: indices of uncertain values, int64.
         pairs: Output: indices of their pairs, int64.
-        firsts: Output: their bits, those of V above those of U, int64.
-        exact: Output: their sums before the noise, float64.
+        firsts: Output: their bits, V in the upper half, then U, int64.
+        exact: Output: their sums without noise, float64.
 
     Returns:
-        Number of uncertain numbers.
+        Number of uncertain values, including the earlier ones.
     """
     values, before = np.empty(2 * GROUP, np.float32), np.empty(2 * GROUP, np.float64)
     size = uint64(len(total))
@@ -261,7 +269,7 @@ def add_noise(bits, total, wide, grain, fine, sure, first, found, places, pairs,
 
 @inlined
 def _round_in_float64(length, turn, exact, twin, wide, grain, sure, least, most):
-    """Compute a grid point from 63 bits of U and 64 of V, and whether it is uncertain."""
+    """Compute the noisy sum on the grid from 63 bits of U and 64 of V, and if it is uncertain."""
     radius = math.sqrt(-2.0 * math.log((length + 0.5) * 2.0**-63))
     angle = turn * (math.pi * 2.0**-63)
     value = radius * (math.sin(angle) if twin else math.cos(angle))
@@ -274,22 +282,23 @@ def _round_in_float64(length, turn, exact, twin, wide, grain, sure, least, most)
 
 @compiled
 def round_uncertain(total, places, exact, firsts, rests, wide, grain, sure, least, most):
-    """Round uncertain numbers by 63 bits of each U and 64 of each V, in float64.
+    """Round uncertain values from 63 bits of U and 64 of V, in float64.
 
     Args:
         total: Output: grid points, float64 or float32.
-        places: Indices of the numbers, int64, shape (size,).
-        exact: Sums before the noise, float64, shape (size,).
-        firsts: First bits, those of V above those of U, int64, shape (size,).
-        rests: Next bits, in the same form.
-        wide: Standard deviation a in grid points.
+        places: Indices of the values, int64, shape (size,).
+        exact: Sums without noise, float64, shape (size,).
+        firsts: First 32 bits, V in the upper half, then U, int64, shape (size,).
+        rests: Next 32 bits, in the same layout.
+        wide: Standard deviation a of the noise in units of g.
         grain: Grid distance g.
-        sure: Largest distance from a grid point at which the rounding is certain.
-        least: Smallest 63 bits of U for which float64 is precise enough.
-        most: Largest ones.
+        sure: Maximum distance from a grid point at which the rounding is certain.
+        least: Minimum of the 63-bit integer of U for which float64 is precise enough.
+        most: Maximum of the 63-bit integer of U.
 
     Returns:
-        Number of numbers that are still uncertain: now the first ones in `places` and `exact`.
+        Number of values that are still uncertain; they are moved to the front of `places` and
+        `exact`.
     """
     found = 0
     for k in range(len(firsts)):
@@ -307,18 +316,18 @@ def round_uncertain(total, places, exact, firsts, rests, wide, grain, sure, leas
 
 @compiled
 def add_noise_to_few(words, total, given, finer, places, exact):
-    """Round total + wide z to multiples of the grain, in place, with all 64 bits available.
+    """Add noise to sums and round them to the grid, in place, from whole words of U and V.
 
     Args:
-        words: Words of U, in complete groups, then those of V: int64.
+        words: Words of all U, in complete groups, then those of all V, int64.
         total: Sums, float64 or float32, shape (size,); replaced by grid points.
         given: Result of `grid_settings`.
         finer: Last five arguments of `round_uncertain`.
-        places: Output: indices of numbers that are still uncertain, int64, shape (size,).
-        exact: Output: their sums before the noise, float64, shape (size,).
+        places: Output: indices of values that are still uncertain, int64, shape (size,).
+        exact: Output: their sums without noise, float64, shape (size,).
 
     Returns:
-        Number of numbers that are still uncertain.
+        Number of values that are still uncertain.
     """
     values, before = np.empty(2 * GROUP, np.float32), np.empty(2 * GROUP, np.float64)
     size, half, found = uint64(len(total)), uint64(len(words) // 2), 0

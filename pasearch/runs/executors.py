@@ -1,10 +1,11 @@
-"""Execution backends: this process, other processes, or a Ray cluster; the same results to the bit.
+"""Execution backends (this process, other processes, a Ray cluster) with bit-identical results.
 
-    coordinator   has ledger, budget and keys: it charges, submits works, and receives results
-    worker        receives works: already charged, each with the stream of its training only
+    work          a computation whose privacy cost is charged, such as the training of a candidate
+    coordinator   process with ledger, budget and keys: it charges, submits works, receives results
+    worker        process that runs works; each work contains only the random stream of its training
 
-The result of a work depends only on the work, not on the worker or the time. So a work that is lost
-with its worker is repeated with the same keys: the same result, and no second charge.
+The result of a work depends only on the work, not on the worker or the time. So if a worker is
+lost, its work is repeated with the same keys: the result is the same, and nothing more is charged.
 
 Source: docs/rules.md, rules 8, 10, 11 and 12.
 """
@@ -20,70 +21,74 @@ from typing import Any, ClassVar, Protocol, Self
 
 
 class Source(Protocol):
-    """Opened data that works read; hashable, so that it is sent once."""
+    """Data that works read; hashable, so that they are sent to a cluster once."""
 
     @property
     def kept(self) -> bool:
-        """Whether a worker may keep the data for its next work: only if they are public."""
+        """Whether a worker may keep the data in memory for its next work; public data only."""
         ...
 
     def load(self) -> Any:
-        """Load the data on the coordinator's machine."""
+        """Load the data in the current process."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """A charged computation with everything that its result depends on.
+    """Charged computation with everything on which its result depends.
 
     Args:
-        key: Name of the work, unique among all works.
-        do: Picklable function of the data in `reads` that returns bytes, such as weights.
-        reads: Opened data that the function reads.
+        key: Unique name of the work.
+        do: Picklable function of the loaded `reads` that returns bytes, such as weights.
+        reads: Data that the function reads.
     """
 
     key: str
     do: Callable[..., bytes]
     reads: tuple[Source, ...] = ()
 
-    def done(self) -> bytes:
-        """Run the work in this process."""
+    def run(self) -> bytes:
+        """Run the work in this process, and return its result."""
         return self.do(*(each.load() for each in self.reads))
 
 
 class Executor(ABC):
-    """An execution backend for works; used in a `with` block."""
+    """Execution backend for works; used in a `with` block."""
 
     name: ClassVar[str]
     is_remote: ClassVar[bool] = False
-    """Whether works leave this machine, so that even a single one is submitted."""
+    """Whether works run on other machines, so that even a single work is submitted."""
     gpus: float = 0.0
-    """GPUs per work."""
+    """Number of GPUs per work, possibly a fraction."""
 
     @property
-    def device_of_works(self) -> str | None:
-        """Device of works that leave this machine: "cpu" or "cuda"; None if they stay."""
+    def device(self) -> str | None:
+        """Device of works on other machines, "cpu" or "cuda"; None if works stay on this one."""
         return ("cuda" if self.gpus else "cpu") if self.is_remote else None
 
-    def takes(self, count: int, *, long: bool) -> bool:
-        """Check whether `count` works are submitted; `long` if starting processes pays off."""
+    def accepts(self, count: int, *, long: bool) -> bool:
+        """Check whether this executor should run `count` works, instead of the caller itself.
+
+        Args:
+            count: Number of works.
+            long: Whether the works take long compared with the start of processes.
+        """
         return count > 1
 
-    def results(self, works: Sequence[Work], threads: int, room: int) -> Iterator[bytes]:
-        """Yield the results of works in their order.
+    def run_in_order(self, works: Sequence[Work], threads: int, room: int) -> Iterator[bytes]:
+        """Run works, and yield their results in the order of the works.
 
-        Guarantee: the same to the bit for every executor and number of workers, and if workers are
-            lost.
+        Guarantee: bit-identical for every executor and number of workers, also if workers are lost.
 
         Args:
             works: Charged works.
             threads: Number of threads per work.
-            room: Number of works that this machine has threads for at a time.
+            room: Maximum number of parallel works on this machine, by its number of cores.
 
-        Cost: none in addition to the charge for the works.
+        Cost: none in addition to what was charged for the works.
         """
         found: dict[int, bytes] = {}
-        with closing(self.finished(works, threads, room)) as finished:
+        with closing(self.run_in_any_order(works, threads, room)) as finished:
             for place in range(len(works)):
                 while place not in found:
                     at, result = next(finished)
@@ -91,12 +96,12 @@ class Executor(ABC):
                 yield found.pop(place)
 
     @abstractmethod
-    def finished(
+    def run_in_any_order(
         self, works: Sequence[Work], threads: int, room: int
     ) -> Generator[tuple[int, bytes], None, None]:
-        """Yield indices of works and their results, in any order."""
+        """Run works, and yield (index of the work, result) in any order; as `run_in_order`."""
 
-    def close(self) -> None:  # noqa: B027 - not every one has something to give back
+    def close(self) -> None:  # noqa: B027 - not every executor has something to close
         """End processes or connections, if there are any."""
 
     def __enter__(self) -> Self:
@@ -111,21 +116,21 @@ class LocalExecutor(Executor):
 
     name = "local"
 
-    def takes(self, count: int, *, long: bool) -> bool:
+    def accepts(self, count: int, *, long: bool) -> bool:
         return False
 
-    def finished(
+    def run_in_any_order(
         self, works: Sequence[Work], threads: int, room: int
     ) -> Generator[tuple[int, bytes], None, None]:
         for place, work in enumerate(works):
-            yield place, work.done()
+            yield place, work.run()
 
 
 class ProcessExecutor(Executor):
     """Executor that runs works in parallel processes of this machine.
 
     Args:
-        workers: Maximum number of parallel works; None: the number for which there is room.
+        workers: Maximum number of parallel works. None: decided by the number of cores.
     """
 
     name = "process"
@@ -133,7 +138,7 @@ class ProcessExecutor(Executor):
     def __init__(self, workers: int | None = None):
         self._workers, self._begun = workers, False
 
-    def finished(
+    def run_in_any_order(
         self, works: Sequence[Work], threads: int, room: int
     ) -> Generator[tuple[int, bytes], None, None]:
         left, count = dict(enumerate(works)), min(self._workers or room, len(works))
@@ -143,11 +148,12 @@ class ProcessExecutor(Executor):
                     del left[place]
                     yield place, result
         for place, work in left.items():
-            yield place, work.done()
+            yield place, work.run()
 
     def _in_processes(
         self, works: Sequence[Work], threads: int, count: int
     ) -> Generator[tuple[int, bytes], None, None]:
+        """Run works in processes, and yield the results until a process is lost."""
         from joblib import Parallel, delayed, parallel_config
         from joblib.externals.loky.process_executor import BrokenProcessPool
 
@@ -159,9 +165,9 @@ class ProcessExecutor(Executor):
         self._begun, missing = True, len(works)
         try:
             for each in found:
-                missing -= 1  # before it is handed out: who has all asks no more
+                missing -= 1  # before `yield`, because a caller with all results does not return
                 yield each
-        except BrokenProcessPool:  # the system killed one, for its memory say
+        except BrokenProcessPool:  # the system ended a process, for example for lack of memory
             pass
         finally:
             if missing:
@@ -177,26 +183,27 @@ class ProcessExecutor(Executor):
 
 
 class AutomaticExecutor(ProcessExecutor):
-    """Executor that uses processes of this machine if that pays off, else this process alone."""
+    """Executor that uses processes of this machine for long works, otherwise only this process."""
 
     name = "auto"
 
-    def takes(self, count: int, *, long: bool) -> bool:
+    def accepts(self, count: int, *, long: bool) -> bool:
         return count > 1 and long
 
 
 def _run_indexed(place: int, work: Work) -> tuple[int, bytes]:
+    """Run a work in a worker process, and return its index with the result."""
     try:
-        return place, work.done()
+        return place, work.run()
     finally:
         release_memory()
 
 
 def release_memory() -> None:
-    """Return unused memory to the system, if the C library can do that.
+    """Return unused memory to the operating system, if the C library can do that.
 
-    Memory that a training keeps for its next step would look like a leak: joblib would end the
-    process, start another, and warn the user.
+    Otherwise joblib would take the memory that a training keeps for its next step for a leak: it
+    would end the process, start another one, and warn the user.
     """
     try:
         ctypes.CDLL(None).malloc_trim(0)

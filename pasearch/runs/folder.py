@@ -1,14 +1,14 @@
-"""The folder of a run: `release/` may be published at the stated privacy cost, `private/` may not.
+"""Folder of a run: `release/` may be published at the stated privacy cost, `private/` may not.
 
-    runs/<name>-<number>/     mode 0700: only the curator sees when it changed
+    runs/<name>-<number>/     mode 0700: accessible to the curator only
       release/                empty until the run ends, then complete, by one rename
       private/                mode 0700: ledger, trials, keys, weights of the trials
 
-Under repeat-and-select the run time reveals the number of trainings, which the privacy cost does
-not cover. So every published file and folder has the *start* of the run as its modification time.
-The run's folder and `private/` get it too when the run is over, because destroying the keys changes
-them last. Files in `private/` keep their times. Unix cannot set the change time (`ctime`): hence
-mode 0700, and a copy of `release/` is published.
+Under repeat-and-select, the duration of the run reveals the number of trainings, which the privacy
+cost does not cover. So every published file and folder gets the *start* of the run as its
+modification time. At the end of the run, the run's folder and `private/` get this time, too. Files
+in `private/` keep their times. Unix systems do not allow a program to set the change time (`ctime`)
+of a file. Therefore other users cannot read the folder, and a copy of `release/` is published.
 
 Source: docs/rules.md, rule 10; docs/result.md.
 """
@@ -29,13 +29,13 @@ from pathlib import Path
 from pasearch.errors import UsageError
 from pasearch.files import read_json
 
-VERSION = 1
-RUNS_FOLDER = Path("runs")
-_PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+VERSION = 1  # of the folder's layout
+RUNS_FOLDER = Path("runs")  # default parent folder of run folders
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")  # file names in `release/`
 
 
 def sync_folder(path: Path) -> None:
-    """Make created, renamed and removed entries of a folder durable."""
+    """Sync a folder to disk, so that created, renamed and deleted entries survive a crash."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -44,13 +44,12 @@ def sync_folder(path: Path) -> None:
 
 
 def atomic_write(path: Path, data: bytes | str, *, mode: int = 0o600) -> None:
-    """Write a file so that a crash leaves the old content or the new, never a part.
+    """Write a file such that after a crash it has the old content or the new, never a part.
 
     Args:
-        path: Path of the file, in an existing folder. A symbolic link there is replaced, not
-            followed.
+        path: Path of the file, in an existing folder. A symbolic link is replaced, not followed.
         data: Bytes, or text to be encoded as UTF-8.
-        mode: Permissions of the file, whatever the umask.
+        mode: Permissions of the file, independent of the umask.
     """
     content = data.encode() if isinstance(data, str) else data
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
@@ -69,9 +68,10 @@ def atomic_write(path: Path, data: bytes | str, *, mode: int = 0o600) -> None:
 
 @contextmanager
 def linked_draft(path: Path) -> Iterator[Path]:
-    """Yield an empty file to fill, and link it to its path at the end, so that it appears complete.
+    """Yield an empty temporary file; after the block, it gets its final path, with its content.
 
-    A link fails where a rename would replace a file that another process has just created.
+    The final path is made by a hard link, because a rename could replace a file that another
+    process has just created.
 
     Args:
         path: Final path of the file, in an existing folder.
@@ -89,15 +89,15 @@ def linked_draft(path: Path) -> Iterator[Path]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFolder:
-    """A run's folder on disk. `create` makes a new one, `open` finds an existing one.
+    """Folder of a run on disk. `create` makes a new folder, `open` opens an existing one.
 
     Guarantee: unpublished content is in `private/`, which only the owner can enter. `release/` is
-        empty or complete, and its times reveal nothing but the start of the run.
+        empty or complete, and its file times reveal only the start of the run.
 
     Args:
         path: Absolute path of the folder.
-        started: Start of the run in seconds since 1970; it survives a resume.
-        above: Parent folders that were created for it, the innermost first.
+        started: Start of the run, seconds since 1970; unchanged by a resume.
+        above: Parent folders that were created for this folder, the innermost first.
     """
 
     path: Path
@@ -111,7 +111,7 @@ class RunFolder:
 
     @property
     def private(self) -> Path:
-        """Folder that stays with the curator."""
+        """Folder that must not be published."""
         return self.path / "private"
 
     @property
@@ -128,18 +128,19 @@ class RunFolder:
     ) -> RunFolder:
         """Create the folder of a new run.
 
-        Guarantee: the folder appears with all its files, by one rename. A process that is killed
-            earlier leaves at most a hidden draft, and the same command can be repeated.
+        Guarantee: the folder is created with all its files, by one rename. If the process is killed
+            before, at most a hidden draft is left, and the same command can be repeated.
 
         Args:
-            path: Path of the folder, which must not exist. None selects runs/<name>-<next number>.
-            name: Name of the data. Only its letters, digits, `.`, `_` and `-` are used, so it
-                cannot lead to another folder.
+            path: Path of the folder, which must not exist. None: runs/<name>-<next number>.
+            name: Name of the data. Only its letters, digits, `.`, `_` and `-` are used, so that it
+                cannot be a path to another folder.
             files: Content of further private files, by file name.
 
         Raises:
             UsageError: The path exists or cannot be created; nothing was written.
-            OSError: The system refused, such as for a full disk; nothing is left on disk.
+            OSError: The operating system refused, for example because the disk is full; nothing is
+                left on disk.
         """
         started = int(time.time())
         about = json.dumps({"version": VERSION, "name": name, "started": started})
@@ -151,7 +152,7 @@ class RunFolder:
         return cls(path=made.resolve(), started=started, above=above)
 
     def discard(self) -> None:
-        """Delete the folder, and the parent folders that were created for it if they are empty."""
+        """Delete the folder, and those parent folders that were created for it, if empty."""
         shutil.rmtree(self.path, ignore_errors=True)
         _remove_empty(self.above)
 
@@ -164,8 +165,7 @@ class RunFolder:
             finished: False to resume a run, True to read a finished one.
 
         Raises:
-            UsageError: The folder is not a run, or is finished when it should not be, or the
-                reverse.
+            UsageError: The folder is not the folder of a run, or `finished` is not as stated.
         """
         root = Path(path)
         started = -1
@@ -175,7 +175,7 @@ class RunFolder:
                 started = about["started"]
         except (UsageError, OSError, ValueError, KeyError, TypeError):
             pass
-        possible = 0 <= started < 2**33  # plausible, and possible as the time of a file
+        possible = 0 <= started < 2**33  # plausible, and a possible time of a file
         if not possible or (root / "private").is_symlink() or not (root / "release").is_dir():
             if not os.path.lexists(root):
                 raise UsageError(f"{root} is not there: give the folder that the run printed.")
@@ -194,11 +194,11 @@ class RunFolder:
         return folder
 
     def atomic_write(self, path: str | os.PathLike[str], data: bytes | str) -> None:
-        """Write a private file; a crash leaves the old content or the new.
+        """Write a private file; after a crash it has the old content or the new.
 
         Args:
-            path: Path in `private/`, or relative to it; its folder exists.
-            data: Bytes, or text.
+            path: Path in `private/`, or relative to it, in an existing folder.
+            data: Bytes, or text to be encoded as UTF-8.
 
         Raises:
             UsageError: The path is outside `private/`; `publish` writes the release at the end.
@@ -213,13 +213,15 @@ class RunFolder:
         atomic_write(parent / target.name, data)
 
     def publish(self, files: Mapping[str, bytes | str]) -> None:
-        """Move the results into `release/` all at once, with the start of the run as their time.
+        """Write all results to `release/` by one rename, with the start of the run as their time.
 
         Args:
-            files: Content by plain file name; at least one.
+            files: Content by file name; at least one. Names consist of letters, digits, ".", "_"
+                and "-".
 
         Raises:
-            UsageError: A name is not plain, there is no file, or the run has published before.
+            UsageError: A name has other characters, there is no file, or the run has already
+                published.
         """
         bad = [name for name in files if not _PLAIN_NAME.fullmatch(name)]
         if bad or not files:
@@ -240,9 +242,10 @@ class RunFolder:
         self.hide_times()
 
     def hide_times(self) -> None:
-        """Set the times of `release/`, `private/` and their parent to the start of the run.
+        """Set the times of `release/`, `private/` and the run's folder to the start of the run.
 
-        A run calls this last, because every created or deleted entry changes a folder's time.
+        This is the last action of a run, because every created or deleted file changes the time of
+        its folder.
         """
         folders = (self.release, self.private, self.path)
         self._set_times(folders)
@@ -250,12 +253,17 @@ class RunFolder:
             sync_folder(folder)
 
     def _set_times(self, paths: Iterable[Path]) -> None:
+        """Set access and modification times to the start of the run."""
         for path in paths:
             os.utime(path, (self.started, self.started))
 
 
 def _create_folder(path: Path, private: Mapping[str, bytes | str]) -> tuple[Path, tuple[Path, ...]]:
-    """Create a run's folder as a draft next to it, then rename it; return it and new parents."""
+    """Create a run's folder under a temporary name, then rename it.
+
+    Returns:
+        Path of the folder, and the parent folders that were created.
+    """
     above = tuple(each for each in path.absolute().parents if not os.path.lexists(each))
     draft = None
     try:
@@ -271,7 +279,7 @@ def _create_folder(path: Path, private: Mapping[str, bytes | str]) -> tuple[Path
             atomic_write(draft / "private" / name, content)
         sync_folder(draft)
         with _naming_folder_in_errors(path):
-            os.rename(draft, path)  # replaces no run that another process has created meanwhile
+            os.rename(draft, path)  # fails if another process has created a run there
     except BaseException:
         if draft is not None:
             shutil.rmtree(draft, ignore_errors=True)
@@ -283,6 +291,7 @@ def _create_folder(path: Path, private: Mapping[str, bytes | str]) -> tuple[Path
 
 @contextmanager
 def _naming_folder_in_errors(path: Path) -> Iterator[None]:
+    """Convert errors of the block to errors that name the folder and tell the user what to do."""
     try:
         yield
     except (OSError, ValueError) as error:
@@ -295,6 +304,7 @@ def _naming_folder_in_errors(path: Path) -> Iterator[None]:
 
 
 def _remove_empty(folders: Iterable[Path]) -> None:
+    """Delete folders if they are empty."""
     for each in folders:
         with suppress(OSError):
             each.rmdir()
@@ -303,7 +313,7 @@ def _remove_empty(folders: Iterable[Path]) -> None:
 def _create_numbered_folder(
     name: str, private: Mapping[str, bytes | str]
 ) -> tuple[Path, tuple[Path, ...]]:
-    """Create the first folder after the last number; two simultaneous runs get two numbers."""
+    """Create a run's folder with the next free number; simultaneous runs get different numbers."""
     stem = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-_")[:80] or "run"
     pattern = re.compile(re.escape(stem) + r"-(\d{1,9})")
     seen = (

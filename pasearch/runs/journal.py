@@ -1,24 +1,24 @@
-"""The store of finished trials: an Optuna study, which Optuna's dashboard and plots can read.
+"""Store of a run's finished trials: an Optuna study, which Optuna's dashboard and plots can read.
 
-    private/trials.sqlite               SQLite, only for this run: the default
-    postgresql://user@host/database     PostgreSQL, through psycopg
-    /shared/trials.log                  an Optuna journal file, on a disk that machines share
+    private/trials.sqlite               SQLite file of this run only: the default
+    postgresql://user@host/database     PostgreSQL, through psycopg; shared by many runs
+    /shared/trials.log                  Optuna journal file on a shared disk; shared by many runs
 
-Each finished trial is added once, in one transaction; a killed run finds all of them on resume. The
-exact record (any JSON parameters, an integer score) is one attribute of the Optuna trial. Its
-numbers are also Optuna parameters, named by their path ("layers.0.width"), and its strings and
-Boolean values are attributes.
+Each finished trial is added once, in one transaction, and a resumed run reads all of them. The
+exact record of a trial (any JSON parameters, an integer score) is one attribute of the Optuna
+trial. In addition, its numbers are Optuna parameters named by their path ("layers.0.width"), and
+its strings and Boolean values are attributes.
 
-Under repeat-and-select no trial may be shown. The last two stores hold many runs, each as one
-study: anybody who can read them sees every trial's score (the exact one for disjoint subsets) and
-the number of trials, as in `private/`. A password is used, but never stored, shown or passed to
-Optuna.
+Under repeat-and-select no trial may be shown. In the last two stores each run is one study: anybody
+who can read them sees the number of trials and every score (for disjoint subsets without noise). So
+they must be protected like `private/`. The password of a database is never stored, shown or passed
+to Optuna.
 
-    seal  =  HMAC(the run's key for it, the exact record)      128 bits
+    seal of a trial  =  HMAC(key of the run, exact record)      128 bits
 
-Anybody who can write to a shared store could alter scores, and thereby the release. So a run
-accepts a record only with the seal that its own keys give it; a record that was deleted is computed
-again with the same keys, with an equal result.
+Anybody who can write to a shared store could change scores, and so the release. So a run accepts
+only records whose seal belongs to its own keys. A trial that was deleted is computed again with the
+same keys, so the result is equal.
 
 Source: docs/rules.md, rules 10 and 11; docs/howto-cluster.md; Optuna's `Study.add_trial`.
 """
@@ -45,17 +45,18 @@ if TYPE_CHECKING:
     from pasearch.runs.keys import Stream
 
 DEFAULT_STUDY = "trials"
+"""Name of the study in the run's own file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialRecord:
-    """A finished trial.
+    """Record of a finished trial.
 
     Args:
         number: Index of the trial in the run, from 0.
         parameters: Parameters of the trial, JSON values.
-        value: Noisy score, higher is better; None if the trial failed.
-        attributes: Further JSON values.
+        value: Noisy score; higher is better. None: the trial failed.
+        attributes: Further results, JSON values.
     """
 
     number: int
@@ -65,20 +66,21 @@ class TrialRecord:
 
 
 class MissingStudyError(UsageError):
-    """A store that does not contain a run's trials."""
+    """Error for a store that does not contain the run's trials."""
 
 
 class Journal:
-    """The stored finished trials of a run.
+    """Finished trials of a run, in a store.
 
     Guarantee: a trial is stored entirely or not at all, and never replaced. A shared store contains
-        it once, however many processes add to the study. The lock of the ledger ensures that the
-        file of a run has one writer.
+        it once, even if several processes try to add it. The run's own file has one writer, because
+        the ledger of the run is locked.
 
     Args:
-        place: Path of the run's SQLite file, created with mode 0600 if missing; or a shared store.
+        place: Path of the run's SQLite file, created with mode 0600 if missing; or the address of a
+            shared store.
         study: Name of the run in the store.
-        new: Whether to create the study; a shared store must not contain it then.
+        new: Whether to create the study. If so, a shared store must not contain it.
 
     Raises:
         UsageError: The store is malformed, cannot be reached, or does not contain the study.
@@ -107,6 +109,7 @@ class Journal:
                 raise
 
     def _open_study(self, optuna: Any, study: str, new: bool) -> Any:
+        """Create or load the Optuna study."""
         storage, shared = self._store.storage, isinstance(self._place, Address)
         if new:
             try:
@@ -127,6 +130,7 @@ class Journal:
 
     @contextmanager
     def _explain_open_errors(self) -> Iterator[None]:
+        """Convert errors of the libraries to errors that tell the user what to do."""
         try:
             yield
         except UsageError:
@@ -136,15 +140,16 @@ class Journal:
             if not isinstance(self._place, Address):
                 own, then = Path(self._place), "start a new run"
             elif (own_error := storage_error(self._place, error)) is not None:
-                raise own_error from None  # what caused it may hold the password
+                raise own_error from None  # the cause may contain the password
             no_file = own is not None and (own.is_dir() or own.is_symlink())
-            if describe_system_error(error) is not None and not no_file:  # a full disk, say
+            if describe_system_error(error) is not None and not no_file:  # for example a full disk
                 raise
             raise UsageError(
                 f"{self._place} is not a store of trials ({type(error).__name__}): {then}."
             ) from error
 
     def _read_records(self) -> None:
+        """Read and check the records of the study, and their seals if there is a key."""
         found: dict[int, TrialRecord] = {}
         for trial in self._study.get_trials(deepcopy=False):
             record = TrialRecord(**trial.user_attrs["record"])
@@ -164,13 +169,13 @@ class Journal:
         self._records = found
 
     def sealed_by(self, seal: Stream) -> None:
-        """Read the records again, refuse those of other keys, and seal new ones.
+        """Set the key of the seals, check the stored records with it, and seal new records.
 
         Args:
-            seal: Stream of the run's keys, used for nothing else.
+            seal: Random stream of the run's keys, used for nothing else.
 
         Raises:
-            UsageError: The store was altered, or belongs to another run.
+            UsageError: The store was changed by somebody else, or belongs to another run.
         """
         self._seal = seal
         with self._explain_open_errors(), _quiet_optuna():
@@ -182,11 +187,11 @@ class Journal:
         return f"{own.child(0).seed64():016x}{own.child(1).seed64():016x}"
 
     def get(self, number: int) -> TrialRecord | None:
-        """Return a trial; None if it is not finished."""
+        """Get the record of a trial; None if the trial is not finished."""
         return self._records.get(number)
 
     def all(self) -> list[TrialRecord]:
-        """Return all finished trials, by number."""
+        """List the records of all finished trials, by number."""
         return [self._records[number] for number in sorted(self._records)]
 
     def add(
@@ -196,13 +201,13 @@ class Journal:
         value: float | int | None,
         attributes: Mapping[str, Any],
     ) -> TrialRecord:
-        """Store a finished trial; it is on disk at return.
+        """Store a finished trial; it is on disk when this returns.
 
         Raises:
             UsageError: The number is stored already, or JSON cannot represent a value (such as
                 NaN).
-            MachineError: The system refused, such as for a full disk; trial and score are not
-                named.
+            MachineError: The operating system refused, for example because the disk is full. The
+                message does not contain the trial or its score.
         """
         content = {"number": number, "parameters": dict(parameters), "value": value,
                    "attributes": dict(attributes)}  # fmt: skip
@@ -220,7 +225,7 @@ class Journal:
                     self._study.add_trial(_to_optuna_trial(optuna, record, seal))
         except UsageError:
             raise
-        except Exception as error:  # noqa: BLE001 - whatever it is names the trial and its score
+        except Exception as error:  # noqa: BLE001 - its message could name the trial and its score
             refused = describe_system_error(error) or "A finished trial could not be stored."
             raise MachineError(
                 f"{refused} No result that was paid for is lost: finish the run with `pasearch "
@@ -235,10 +240,10 @@ class Journal:
         return record
 
     def forget_if_empty(self) -> bool:
-        """Try to delete a study without trials from a shared store; return whether it was deleted.
+        """Try to delete the study from a shared store if it has no trials; return if it succeeded.
 
-        It is called after a refused run. Errors are suppressed, because they would hide the
-        refusal.
+        This is called after a run was refused. Errors are suppressed, because they would hide the
+        reason of the refusal.
         """
         if isinstance(self._place, Address) and not self._records:
             with suppress(Exception), _quiet_optuna() as optuna:
@@ -254,9 +259,9 @@ class Journal:
 def _to_optuna_trial(optuna: Any, record: TrialRecord, seal: str | None) -> Any:
     """Convert a record to an Optuna trial.
 
-    A number becomes a float parameter, because Optuna refuses a study in which one name has values
-    of two types. A string or a Boolean value becomes an attribute, because a categorical parameter
-    needs all its choices in advance.
+    All numbers become float parameters, because a parameter of Optuna has the same type in all
+    trials. Strings and Boolean values become attributes, because Optuna needs all choices of a
+    categorical parameter in advance.
     """
     numbers, others = {}, {}
     for name, value in _flatten_values(record.parameters, ""):
@@ -275,6 +280,7 @@ def _to_optuna_trial(optuna: Any, record: TrialRecord, seal: str | None) -> Any:
 
 
 def _flatten_values(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """Yield (path, value) of every value in nested dictionaries and lists."""
     match value:
         case dict():
             for key, each in value.items():
@@ -288,7 +294,7 @@ def _flatten_values(value: Any, path: str) -> Iterator[tuple[str, Any]]:
 
 @contextmanager
 def _quiet_optuna() -> Iterator[Any]:
-    """Import Optuna (it takes a second) and silence it, without changing the user's settings."""
+    """Import Optuna, and suppress its messages and warnings within the block."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import optuna
@@ -301,25 +307,30 @@ def _quiet_optuna() -> Iterator[Any]:
             optuna.logging.set_verbosity(verbosity)
 
 
-# --- places ---
+# --- stores ---
 
-POSTGRES, JOURNAL = STORES = ("PostgreSQL database", "journal file")
-"""Names of the stores outside the run's folder, also on the privacy card."""
+POSTGRES = "PostgreSQL database"
+JOURNAL = "journal file"
+STORES = (POSTGRES, JOURNAL)
+"""Names of the kinds of shared stores, also on the privacy card."""
 
 STORAGE_EXPECTATION = "expected postgresql://user@host/database, or a file whose name ends in .log"
+"""Part of error messages: the expected values of the option `storage`."""
 POSTGRES_SCHEMES = ("postgresql", "postgres", "postgresql+psycopg")
+"""Schemes of URLs of PostgreSQL databases."""
 HOST_PATTERN = re.compile(r"[^@:\[\]\s]*(:\d+)?|\[[0-9a-fA-F:.]+\](:\d+)?")
+"""Host and port in a URL of a database."""
 JOURNAL_HEADER = b'{"op_code":'
 """First bytes of every journal file."""
 CONNECT_TIMEOUT_SECONDS = 10
 """Seconds after which a database counts as unreachable."""
 STORE_LOCK_SECONDS = 30
-"""Seconds after which the lock of a killed process is broken, or waiting for a lock ends."""
+"""Maximum time to wait for a lock, and age at which a killed process's lock is removed, seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Address of a store that several machines reach; `parse_address` creates it.
+    """Address of a shared store; `parse_address` creates it.
 
     Args:
         text: URL without a password, or an absolute path.
@@ -334,11 +345,11 @@ class Address:
 
     @property
     def kind(self) -> str:
-        """Kind of the store, one of `STORES`."""
+        """Kind of the store: `POSTGRES` or `JOURNAL`."""
         return POSTGRES if "://" in self.text else JOURNAL
 
     def connect(self) -> Any:
-        """Connect to the database; without a password libpq looks for one itself."""
+        """Connect to the database. Without a password, libpq looks for PGPASSWORD or ~/.pgpass."""
         import psycopg
         from psycopg.conninfo import conninfo_to_dict
 
@@ -350,11 +361,11 @@ class Address:
 
 
 def parse_address(given: str | os.PathLike[str] | Address | None) -> Address | None:
-    """Parse the address of a store; None is the run's own store.
+    """Parse the option `storage`, the address of a shared store. None: the run's own file.
 
     Raises:
-        UsageError: The address is neither a database nor a file. It is not repeated in the message,
-            because it may contain a password.
+        UsageError: The address is neither a database nor a .log file. The message does not repeat
+            it, because it may contain a password.
     """
     if given is None or isinstance(given, Address):
         return given
@@ -372,6 +383,7 @@ def parse_address(given: str | os.PathLike[str] | Address | None) -> Address | N
 
 
 def _parse_database_url(text: str) -> Address:
+    """Parse the URL of a PostgreSQL database, and take the password out of it."""
     try:
         parts = urlsplit(text)
     except ValueError:
@@ -402,25 +414,25 @@ def _parse_database_url(text: str) -> Address:
 
 
 class Store(NamedTuple):
-    """An open store: Optuna's storage, and an exclusive lock per study."""
+    """Open store: the storage object of Optuna, and a function that locks a study exclusively."""
 
     storage: Any
     exclusive: Callable[[str], AbstractContextManager[None]]
 
     def close(self) -> None:
-        """End all connections to a database."""
+        """Close all connections to a database."""
         if hasattr(self.storage, "engine"):
             self.storage.remove_session()
             self.storage.engine.dispose()
 
 
 def open_store(place: str | os.PathLike[str] | Address, optuna: Any) -> Store:
-    """Open a store, or create it; errors are those of the library."""
+    """Open or create a store; errors of Optuna and the database driver are not converted."""
     if isinstance(place, Address):
         return (_open_postgres if place.kind == POSTGRES else _open_journal_file)(place, optuna)
     path = Path(place).absolute()
     _create_private_file(path)
-    # A connection of our own: in a URL, a "?" in the path would end it.
+    # The connection is made here, because a "?" in a path would end the path in a URL.
     storage = optuna.storages.RDBStorage(
         "sqlite:///trials",
         engine_kwargs={
@@ -428,17 +440,20 @@ def open_store(place: str | os.PathLike[str] | Address, optuna: Any) -> Store:
             "creator": lambda: sqlite3.connect(path, check_same_thread=False),
         },
     )
-    return Store(storage, lambda _: nullcontext())  # one writer, by the ledger's lock
+    return Store(storage, lambda _: nullcontext())  # the lock of the ledger ensures one writer
 
 
 def _create_private_file(path: Path) -> None:
+    """Create a file with mode 0600 if it is missing."""
     os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600))
 
 
 def _open_postgres(address: Address, optuna: Any) -> Store:
+    """Open a PostgreSQL database as a store."""
+
     @contextmanager
     def exclusive(name: str) -> Iterator[None]:
-        """Hold a lock that ends with its transaction, and so with the process."""
+        """Hold an advisory lock, which the database releases if the process ends."""
         digest = hashlib.sha256(f"pasearch {name}".encode()).digest()
         with address.connect() as link:
             link.execute(f"SET LOCAL lock_timeout = '{STORE_LOCK_SECONDS}s'")
@@ -453,7 +468,7 @@ def _open_postgres(address: Address, optuna: Any) -> Store:
         first[:] = first or [link]
         return link
 
-    with exclusive(""):  # or two processes would make the tables at once
+    with exclusive(""):  # so that two processes do not create the tables at once
         try:
             storage = optuna.storages.RDBStorage(
                 "postgresql+psycopg://",
@@ -462,13 +477,18 @@ def _open_postgres(address: Address, optuna: Any) -> Store:
                 },
             )  # fmt: skip
         except BaseException:
-            for link in first:  # Optuna leaves it open, in an engine that nobody has
+            for link in first:  # Optuna does not close it
                 link.close()
             raise
     return Store(storage, exclusive)
 
 
 class _ReentrantLock:
+    """Lock of a journal file that one process may acquire several times.
+
+    The lock of the study is held while Optuna itself locks the file.
+    """
+
     def __init__(self, path: str, optuna: Any):
         self._lock = optuna.storages.journal.JournalFileSymlinkLock(path, STORE_LOCK_SECONDS)
         self._depth = 0
@@ -486,6 +506,7 @@ class _ReentrantLock:
 
 
 def _open_journal_file(address: Address, optuna: Any) -> Store:
+    """Open an Optuna journal file as a store."""
     path, journal = address.text, optuna.storages.journal
     _create_private_file(Path(path))
     lock = _ReentrantLock(path, optuna)
@@ -505,7 +526,7 @@ def _open_journal_file(address: Address, optuna: Any) -> Store:
 
 
 def _cut_torn_line(path: str) -> None:
-    """Remove a last line that a crash or a full disk truncated: its trial was not yet stored."""
+    """Remove an incomplete last line, left by a crash or a full disk; its trial was not stored."""
     with open(path, "r+b") as file:
         if not JOURNAL_HEADER.startswith(file.read(len(JOURNAL_HEADER))):
             raise ValueError("not a journal of Optuna's")
@@ -518,7 +539,7 @@ def _cut_torn_line(path: str) -> None:
 
 
 def storage_error(address: Address, error: BaseException) -> UsageError | None:
-    """Create the user's error for a store that cannot be opened; None for an internal error."""
+    """Create the error for a shared store that cannot be used; None if the cause is another one."""
     if isinstance(error, ImportError):
         return UsageError(
             "A PostgreSQL database of trials needs psycopg: `pip install 'pasearch[postgres]'`."
@@ -528,7 +549,7 @@ def storage_error(address: Address, error: BaseException) -> UsageError | None:
             return None
         why = f"{error.strerror}: name a file in an existing writable folder"
         return UsageError(f"{address} cannot be a store of trials ({why}).")
-    cause: BaseException | None = error  # the driver's error is below SQLAlchemy's and Optuna's
+    cause: BaseException | None = error  # the driver's error is a cause of SQLAlchemy's or Optuna's
     while cause is not None and not type(cause).__module__.startswith("psycopg"):
         cause = getattr(cause, "orig", None) or cause.__cause__
     if cause is None:

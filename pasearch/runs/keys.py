@@ -1,15 +1,16 @@
-"""Secret randomness: one 256-bit key from the operating system, and a derived key per purpose.
+"""Secret randomness: one 256-bit master key from the operating system, and a key for each purpose.
 
     secret(c_1, ..., c_m) = HMAC(... HMAC(HMAC(master, c_1), c_2) ..., c_m)        HMAC-SHA256
     words       AES-256 in counter mode; key = HMAC(secret, purpose), counter = (step, 0)
-    generator   Philox; key = the first 128 bits of HMAC(secret, purpose); counter = (0, 0, 0, step)
+    generator   Philox; key = first 128 bits of HMAC(secret, purpose); counter = (0, 0, 0, step)
 
-Noise is computed from words. Other random values (batches, candidates, Bernoulli draws) come from
-the generator, which uses words as well in a secure stream. Every element of a context is one HMAC
-message, tagged with its type, so two contexts never share a key unless SHA-256 fails. The step is
-the counter's highest word: a step would need 2^64 blocks of AES, or 2^192 of Philox, to reach the
-next one. There is no state, so a resumed run draws the same values again; for that reason the
-stored master key is bound to a fingerprint of all inputs.
+c_1, ..., c_m is the context of a stream, such as ("trial", 3, "noise"). Noise is computed from
+words. Other random values (batches, candidates, Bernoulli draws) come from the generator; in a
+secure stream, the generator uses words as well. Every element of a context is one HMAC message,
+tagged with its type, so two contexts never share a key unless SHA-256 is broken. The step is the
+highest part of the counter: one step would have to use 2^64 blocks of AES, or 2^192 of Philox, to
+reach the next. There is no state, so a resumed run draws the same values again. Therefore the
+stored master key is bound to a hash of all inputs (their fingerprint).
 
 Source: docs/rules.md, rule 11; NIST SP 800-38A (counter mode); Salmon et al. 2011 (Philox). Proof:
 docs/guarantees/randomness.md.
@@ -41,11 +42,11 @@ ALL_BOUND_INPUTS = (
     "data, plan, code, versions, threads, device, or the environment variables of numba and BLAS "
     "(NUMBA_..., OPENBLAS_...)"
 )
-"""List of everything that keys are bound to, for a run that cannot tell which input changed."""
+"""List of all inputs to which keys are bound, for an error that cannot name the changed input."""
 
-VERSION = 1
+VERSION = 1  # of the key file
 BLOCK_WORDS = 256
-"""Words that the cipher produces per call."""
+"""Number of words that `CipherBits` takes from the cipher at once."""
 
 _Uint64Function = ctypes.CFUNCTYPE(ctypes.c_uint64, ctypes.c_void_p)
 _Uint32Function = ctypes.CFUNCTYPE(ctypes.c_uint32, ctypes.c_void_p)
@@ -53,106 +54,109 @@ _DoubleFunction = ctypes.CFUNCTYPE(ctypes.c_double, ctypes.c_void_p)
 _capsule: Any = ctypes.pythonapi.PyCapsule_New
 _capsule.restype = ctypes.py_object
 _capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
-_ZEROS = memoryview(bytes(2**18))
+_ZEROS = memoryview(bytes(2**18))  # the encryption of zeros is the key stream
 
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """The randomness of one purpose: a value, so the same stream always gives the same numbers.
+    """Source of the random numbers of one purpose. It has no state: equal calls give equal numbers.
 
     Guarantee: streams of different contexts, and different steps of a stream, are independent (if
-    HMAC-SHA256 and Philox are pseudo-random). A stream contains no key but its own.
+    HMAC-SHA256, AES and Philox are pseudo-random). A stream does not reveal the master key.
 
-    Cost: none, but a stream (and step) serves one input only: use a separate stream for each
-        release.
+    Cost: none. But a step of a stream may be used with one private input only: use a separate
+        stream for each release.
     """
 
     _secret: bytes = field(repr=False)
     secure: bool = False
-    """Whether the cipher is used for batches and Bernoulli draws as well as for noise."""
+    """Whether AES is used for batches and Bernoulli draws as well as for noise."""
 
     def child(self, *context: str | int) -> Stream:
-        """Derive the stream of a purpose; `a.child(x, y)` equals `a.child(x).child(y)`.
+        """Derive the stream of a longer context; `a.child(x, y)` equals `a.child(x).child(y)`.
 
         Raises:
             UsageError: An element is neither a string nor an integer.
         """
         secret = self._secret
         for element in context:
-            secret = _mac(secret, _encode_element(element))
+            secret = _hmac(secret, _encode_element(element))
         return Stream(secret, self.secure)
 
     def random_words(self, step: int = 0, first: int = 0) -> RandomWords:
-        """Return the words of a step from an even position on, independent of `generator`."""
+        """Make the source of a step's words, starting at the word with the even index `first`."""
         return self._words(b"words", step, first)
 
     def generator(self, step: int = 0) -> np.random.Generator:
-        """Return a NumPy generator (Philox) with this stream's key and the counter of a step.
+        """Make a NumPy generator (Philox) with this stream's key and the counter of a step.
 
-        The generator of a secure stream uses words: about 350 ns per number.
+        The generator of a secure stream uses AES instead; it takes about 350 ns per number.
         """
         if self.secure:
             return np.random.Generator(CipherBits(self._words(b"generator", step)))  # pyright: ignore[reportArgumentType]
         return np.random.Generator(self._philox(b"generator", step))
 
-    def generators(self) -> Callable[[int], np.random.Generator]:
-        """Return a faster `generator`: one object that each call moves to another step.
+    def make_generator_function(self) -> Callable[[int], np.random.Generator]:
+        """Make a faster replacement of `generator`, for many steps.
 
-        A new generator takes fifteen times as long.
+        The function returns the same generator object for every step, with the counter of the step,
+        in a fifteenth of the time. So a generator is valid until the next call.
         """
         if self.secure:
             return self.generator
         source = self._philox(b"generator", 0)
         state, made = source.state, np.random.Generator(source)
 
-        def wound(step: int) -> np.random.Generator:
+        def set_step(step: int) -> np.random.Generator:
             state["state"]["counter"][3] = _check_step(step)
             source.state = state
             return made
 
-        return wound
+        return set_step
 
     def integers(self, step: int = 0) -> ExactIntegers:
-        """Return a source of exact uniform integers, independent of `generator`."""
+        """Make a source of exactly uniform integers, independent of `generator`."""
         if self.secure:
             return ExactIntegers(self._words(b"integers", step).take)
         return ExactIntegers(self._philox(b"integers", step).random_raw)
 
     def uniform(self) -> float:
-        """Return a number in (0, 1): an odd multiple of 2^-53, so it is exact and never 0 or 1."""
+        """Draw a uniform number in (0, 1), an odd multiple of 2^-53; never 0 or 1."""
         return (int(self.generator().integers(2**52)) + 0.5) / 2.0**52
 
     def seed64(self, step: int = 0) -> int:
-        """Return 64 random bits, for a name or the seed of another generator."""
-        return int.from_bytes(self._number(b"cuda", step)[:8], "big")
+        """Derive a 64-bit integer, for a random name or the seed of another generator."""
+        return int.from_bytes(self._derive_bytes(b"cuda", step)[:8], "big")
 
     def seed_and_offset(self, step: int = 0) -> tuple[int, int]:
-        """Return the arguments of CUDA's generator: a 64-bit key and the first position.
+        """Derive the arguments of CUDA's generator: a 64-bit key, and an offset of its counter.
 
-        The position is a multiple of 4 below 2^63. The generator skips to it without computing
-        numbers.
+        The offset is a multiple of 4 below 2^63.
         """
-        drawn = self._number(b"cuda", step)
+        drawn = self._derive_bytes(b"cuda", step)
         return int.from_bytes(drawn[:8], "big"), int.from_bytes(drawn[8:16], "big") >> 3 << 2
 
     def first_words(self, count: int) -> FirstRandomWords:
-        """Return a faster `random_words` for the first `count` words of each of many steps."""
-        return FirstRandomWords(_mac(self._secret, b"pwords"), count)
+        """Make a faster replacement of `random_words`: the first `count` words of many steps."""
+        return FirstRandomWords(_hmac(self._secret, b"pwords"), count)
 
-    def _number(self, purpose: bytes, step: int) -> bytes:
-        return _mac(self._secret, b"p" + purpose + _check_step(step).to_bytes(8, "big"))
+    def _derive_bytes(self, purpose: bytes, step: int) -> bytes:
+        """Derive 32 bytes for a purpose and a step."""
+        return _hmac(self._secret, b"p" + purpose + _check_step(step).to_bytes(8, "big"))
 
     def _words(self, purpose: bytes, step: int, first: int = 0) -> RandomWords:
-        return RandomWords(_mac(self._secret, b"p" + purpose), _check_step(step), first)
+        """Make the source of words for a purpose and a step."""
+        return RandomWords(_hmac(self._secret, b"p" + purpose), _check_step(step), first)
 
     def _philox(self, purpose: bytes, step: int) -> np.random.Philox:
-        key = int.from_bytes(_mac(self._secret, b"p" + purpose)[:16], "big")
-        # As one integer: of a list, numpy would pass steps from 2^63 on through float64.
+        """Make the Philox bit generator for a purpose and a step."""
+        key = int.from_bytes(_hmac(self._secret, b"p" + purpose)[:16], "big")
+        # The counter is one integer, because NumPy converts a list with numbers >= 2^63 to float64.
         return np.random.Philox(key=key, counter=_check_step(step) << 192)
 
 
 class RandomWords:
-    """Random 64-bit words in order: the key stream of AES-256 in counter mode.
+    """Sequence of random 64-bit words: the key stream of AES-256 in counter mode.
 
     Args:
         key: AES key, 32 bytes.
@@ -160,35 +164,38 @@ class RandomWords:
         first: Index of the first word that `take` returns; even.
     """
 
-    __slots__ = ("_encryptor", "_first", "_key", "_room", "_step")
+    __slots__ = ("_buffer", "_encryptor", "_first", "_key", "_step")
 
     def __init__(self, key: bytes, step: int, first: int = 0):
         assert first % 2 == 0, "the cipher returns two words at a time"
         self._key, self._step, self._first = key, step, first
         self._encryptor: Any = None  # created when needed: it takes as long as a thousand words
-        self._room = bytearray()
+        self._buffer = bytearray()
 
     def take(
-        self, count: int, room: bytearray | None = None
+        self, count: int, buffer: bytearray | None = None
     ) -> np.ndarray[Any, np.dtype[np.int64]]:
-        """Return the next words as int64, shape (count,); the next call overwrites them.
+        """Get the next words as int64, (count,); the next call overwrites them.
 
-        They are written to `room`, if a buffer of at least 8 count + 15 bytes is given.
+        Args:
+            count: Number of words.
+            buffer: Buffer of at least 8 count + 15 bytes for the words. None: a buffer of this
+                object.
         """
         size = 8 * count
         if self._encryptor is None:
             counter = self._step.to_bytes(8, "big") + (self._first // 2).to_bytes(8, "big")
             self._encryptor = Cipher(algorithms.AES256(self._key), modes.CTR(counter)).encryptor()
-        if room is None:
-            if len(self._room) < size + 15:  # the library asks for so much room
-                self._room = bytearray(size + 15)
-            room = self._room
+        if buffer is None:
+            if len(self._buffer) < size + 15:  # `update_into` requires 15 further bytes
+                self._buffer = bytearray(size + 15)
+            buffer = self._buffer
         zeros = _ZEROS[:size] if size <= len(_ZEROS) else bytes(size)
-        self._encryptor.update_into(zeros, room)
-        return np.frombuffer(room, dtype="<i8", count=count)
+        self._encryptor.update_into(zeros, buffer)
+        return np.frombuffer(buffer, dtype="<i8", count=count)
 
     def at(self, places: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.int64]]:
-        """Return words by index, counted from the step's first word, in any order."""
+        """Get the words of a step with the given indices, in any order; index 0 is its first."""
         counters = np.empty((len(places), 2), dtype=">u8")
         counters[:, 0], counters[:, 1] = self._step, places >> 1
         cipher = Cipher(algorithms.AES256(self._key), modes.ECB()).encryptor()  # of counters
@@ -197,7 +204,7 @@ class RandomWords:
 
 
 class FirstRandomWords:
-    """The first words of a stream's steps. The cipher is initialised once instead of at every step.
+    """First words of many steps of a stream; the cipher is initialised once, not for each step.
 
     Args:
         key: AES key, 32 bytes.
@@ -210,19 +217,19 @@ class FirstRandomWords:
         self._counters = np.zeros((-(-count // 2), 2), dtype=">u8")
         self._counters[:, 1] = np.arange(len(self._counters))
         self._given = self._counters.data.cast("B")
-        self._written = bytearray(16 * len(self._counters) + 15)  # the library asks for so much
+        self._written = bytearray(16 * len(self._counters) + 15)  # `update_into` requires 15 more
         self._words = np.frombuffer(self._written, dtype="<i8", count=count)
         self._encryptor = Cipher(algorithms.AES256(key), modes.ECB()).encryptor()  # of counters
 
     def at(self, step: int) -> np.ndarray[Any, np.dtype[np.int64]]:
-        """Return the words of a step as int64, shape (count,); the next call overwrites them."""
+        """Get the words of a step as int64, (count,); the next call overwrites them."""
         self._counters[:, 0] = _check_step(step)
         self._encryptor.update_into(self._given, self._written)
         return self._words
 
 
 class _BitGenFunctions(ctypes.Structure):
-    """The C structure `bitgen_t` of NumPy."""
+    """C structure `bitgen_t` of NumPy: the functions of a bit generator."""
 
     _fields_ = (
         ("state", ctypes.c_void_p),
@@ -234,10 +241,10 @@ class _BitGenFunctions(ctypes.Structure):
 
 
 class CipherBits:
-    """A bit generator for `numpy.random.Generator` whose random bits come from AES.
+    """Bit generator for `numpy.random.Generator` whose random bits come from AES.
 
-    NumPy accepts any object with four C functions in a capsule (its "BitGenerator" interface). Each
-    call goes through Python and takes about 0.3 microseconds: fast enough for batches.
+    NumPy accepts any object with a capsule of C functions (its "BitGenerator" interface). Each call
+    runs Python code and takes about 0.3 microseconds, which is fast enough for batches.
 
     Args:
         words: Source of random words, used for nothing else.
@@ -258,10 +265,10 @@ class CipherBits:
 
 
 class ExactIntegers:
-    """Uniform integers without rounding, from 64-bit words.
+    """Source of exactly uniform integers.
 
     Args:
-        words: Function from a count to that number of words.
+        words: Function from a count to as many random 64-bit words.
     """
 
     __slots__ = ("_words",)
@@ -270,7 +277,7 @@ class ExactIntegers:
         self._words = words
 
     def draw_below(self, bound: int) -> int:
-        """Return a uniform whole number in [0, bound), exactly, by rejection; bound >= 1."""
+        """Draw a uniform integer in [0, bound), bound >= 1, exactly, by rejection sampling."""
         if not bound >= 1:
             raise ValueError(f"bound is {bound}: expected 1 or above.")
         bits = (bound - 1).bit_length()
@@ -283,13 +290,14 @@ class ExactIntegers:
 
 
 class Keys:
-    """The master key of a run: 256 bits from the operating system.
+    """Master key of a run: 256 bits from the operating system.
 
-    Guarantee: never copied or pickled. `reproducible` is True if and only if the key comes from a
-        seed; anyone who knows the seed can then compute the noise, so the run is not private.
+    Guarantee: the object cannot be copied or pickled. `reproducible` is True if and only if the key
+        comes from a seed. Then anybody who knows the seed can compute the noise, so the run is not
+        private.
 
     Args:
-        secure: Whether the cipher is used for batches and Bernoulli draws as well as for noise.
+        secure: Whether AES is used for batches and Bernoulli draws as well as for noise.
     """
 
     __slots__ = ("_master", "_path", "reproducible", "secure")
@@ -304,12 +312,12 @@ class Keys:
     def from_seed(cls, seed: int, *, secure: bool = False) -> Keys:
         """Create keys from a seed, for tests and benchmarks only."""
         keys = cls(secure=secure)
-        keys._master = _mac(b"pasearch: reproducible, not private", _encode_element(seed))
+        keys._master = _hmac(b"pasearch: reproducible, not private", _encode_element(seed))
         keys.reproducible = True
         return keys
 
     def stream(self, *context: str | int) -> Stream:
-        """Return the randomness of one purpose, such as `stream("trial", 3)`.
+        """Derive the random stream of one purpose, such as `stream("trial", 3)`.
 
         Raises:
             UsageError: There is no context, or an element is neither a string nor an integer.
@@ -328,15 +336,17 @@ class Keys:
     def save(
         self, path: str | os.PathLike[str], fingerprint: str, parts: Mapping[str, str] | None = None
     ) -> None:
-        """Store the keys for a resume in a new file, mode 0600, durable at return.
+        """Save the master key in a new file with mode 0600, so that the run can be resumed.
 
-        Guarantee: the file appears with its whole content, or not at all.
+        Guarantee: the file is created with its whole content, or not at all. It is on disk when
+            this returns.
 
         Args:
             path: Path of the file, which must not exist.
-            fingerprint: Hash of every input that the run's releases depend on: data, plan, code,
+            fingerprint: Hash of all inputs on which the run's releases depend: data, plan, code,
                 versions, device.
-            parts: Hash of each kind of input, by its name, so that a refusal can name what changed.
+            parts: Hash of each kind of input, by its name, so that an error can name the changed
+                input.
 
         Raises:
             UsageError: The file exists.
@@ -365,14 +375,19 @@ class Keys:
         cls, path: str | os.PathLike[str], fingerprint: str, parts: Mapping[str, str] | None = None,
         *, secure: bool = False,
     ) -> Keys:  # fmt: skip
-        """Load the keys of an interrupted run if every input is unchanged.
+        """Load the master key of an interrupted run, if all inputs are unchanged.
 
-        Guarantee: keys are never used with another input than their own. If the fingerprint
-            differs, they are destroyed durably before this returns.
+        Guarantee: a key is never used with other inputs than those for which it was saved. If the
+            fingerprint differs, the file is destroyed durably before this raises the error.
+
+        Args:
+            path: Path of the file.
+            fingerprint: Hash of all inputs, as for `save`.
+            parts: Hash of each kind of input, as for `save`.
+            secure: Whether AES is used for batches and Bernoulli draws as well as for noise.
 
         Raises:
-            UsageError: The keys are missing (the run ended, or never started), or the file is
-                malformed.
+            UsageError: The file is missing (the run has ended or has not started) or malformed.
             BudgetError: The fingerprint differs.
         """
         path = Path(path).absolute()
@@ -399,7 +414,7 @@ class Keys:
                 if kept and kept.get(name) != _bind_fingerprint(keys._master, each)
             ]
             keys.destroy()
-            # The fingerprint is a function of the records: no digit of it may be shown.
+            # The fingerprint is a hash of private records, so the message must not contain it.
             raise BudgetError(
                 f"Not as when the run began: {', '.join(other) or ALL_BOUND_INPUTS}. The same "
                 f"noise on another input would cancel, so its keys are now destroyed ({path}). "
@@ -408,11 +423,10 @@ class Keys:
         return keys
 
     def destroy(self) -> None:
-        """Forget the master key; overwrite and remove its file. Repeating this is harmless.
+        """Delete the master key from memory; overwrite and delete its file. May be repeated.
 
-        Streams that were derived before still work. Overwriting is durable on the file, but a disk
-        or file system that writes elsewhere (flash, copy on write, backups) may keep the old
-        blocks.
+        Streams that were derived earlier still work. The file is overwritten durably. But flash
+        disks, copy-on-write file systems and backups may keep old blocks.
         """
         self._master = None
         if self._path is None:
@@ -435,7 +449,7 @@ class Keys:
 
     @classmethod
     def forget(cls, path: str | os.PathLike[str]) -> None:
-        """Overwrite and remove stored keys without using them; a missing file is harmless."""
+        """Overwrite and delete a key file without loading it; a missing file is no error."""
         keys = cls()
         keys._path = Path(path).absolute()
         keys.destroy()
@@ -447,17 +461,18 @@ class Keys:
         raise TypeError("Keys are never copied or pickled: hand a worker its own `stream`.")
 
 
-def _mac(key: bytes, message: bytes) -> bytes:
+def _hmac(key: bytes, message: bytes) -> bytes:
+    """Compute HMAC-SHA256, 32 bytes."""
     return hmac.digest(key, message, "sha256")
 
 
 def _bind_fingerprint(master: bytes, fingerprint: str) -> str:
-    """Compute the tag that binds keys to their inputs; it reveals nothing without the key."""
-    return _mac(master, b"f" + fingerprint.encode()).hex()
+    """Compute the HMAC of a fingerprint; without the key it reveals nothing about the inputs."""
+    return _hmac(master, b"f" + fingerprint.encode()).hex()
 
 
 def _encode_element(element: object) -> bytes:
-    """Encode one element of a context. The first byte is its type; purposes start with p."""
+    """Encode an element of a context; the first byte is its type (s, i), never p as in purposes."""
     if isinstance(element, str):
         return b"s" + element.encode("utf-8", "surrogatepass")
     if isinstance(element, Integral) and not isinstance(element, bool):
@@ -469,6 +484,7 @@ def _encode_element(element: object) -> bytes:
 
 
 def _check_step(step: object) -> int:
+    """Check that a step is an integer in [0, 2^64), and return it."""
     if type(step) is int and 0 <= step < 2**64:  # the common case, checked quickly
         return step
     if isinstance(step, bool) or not isinstance(step, Integral) or not 0 <= int(step) < 2**64:
@@ -477,5 +493,5 @@ def _check_step(step: object) -> int:
 
 
 def to_int64(number: int) -> int:
-    """Convert a 64-bit unsigned integer to the int64 with the same bits."""
+    """Convert an integer in [0, 2^64) to the int64 with the same bits."""
     return number - 2**64 if number >= 2**63 else number

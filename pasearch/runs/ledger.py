@@ -1,11 +1,12 @@
-"""The write-ahead ledger: each charge is durably on disk *before* a private record is read.
+"""Write-ahead ledger of a run: each charge is durably on disk *before* a private record is read.
 
     with ledger.charged("score", dataset["validation"], key="trial 3") as records: ...
 
-The items of the plan are fixed when the ledger is created. A charge is checked and written in one
-exclusive transaction and synced to disk; only then are the partitions opened. So after a crash at
-any time the ledger lists at least everything that was released. Ceilings and "append only" are
-triggers of the database, which no code path can bypass.
+A line is an item of the plan: a kind of release, the partition that it reads, its privacy event,
+and the maximum number of releases. Lines are fixed when the ledger is created. A charge is checked
+and written in one exclusive transaction and synced to disk. Only then are the partitions opened. So
+after a crash at any time the ledger contains at least everything that was released. Triggers of the
+database enforce the maximum numbers, and that rows are only appended, whatever the code does.
 
 Source: docs/rules.md, rule 12. Proof: docs/guarantees/ledger.md.
 """
@@ -28,8 +29,8 @@ from pasearch.files import MAX_JSON_BYTES, parse_json
 from pasearch.runs.folder import linked_draft, sync_folder
 
 
-def append_only_triggers(*tables: str) -> list[str]:
-    """Return the triggers that refuse to change or delete rows of these tables."""
+def make_append_only_triggers(*tables: str) -> list[str]:
+    """Make the SQL statements of triggers that refuse to change or delete rows of the tables."""
     return [
         f"CREATE TRIGGER {table}_{verb.lower()} BEFORE {verb} ON {table} "
         "BEGIN SELECT RAISE(ABORT, 'append only'); END"
@@ -40,12 +41,12 @@ def append_only_triggers(*tables: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class LedgerFormat:
-    """The SQLite file format of a ledger.
+    """File format of a ledger: an SQLite database with triggers.
 
     Args:
-        application: Four letters in the file's header.
-        tables: Statements that create the tables.
-        seal: Statements that create triggers after the first rows.
+        application: Four letters in the header of the file.
+        tables: SQL statements that create the tables.
+        seal: SQL statements that create triggers after the first rows were inserted.
     """
 
     application: str
@@ -53,10 +54,14 @@ class LedgerFormat:
     seal: tuple[str, ...]
 
     def create(self, path: Path, rows: Mapping[str, Sequence[tuple[object, ...]]]) -> None:
-        """Create a file with its first rows, by table.
+        """Create a file with its first rows.
 
-        Guarantee: the file appears with its whole content or not at all, even if the process is
+        Guarantee: the file is created with its whole content or not at all, even if the process is
             killed.
+
+        Args:
+            path: Path of the file, in an existing folder.
+            rows: First rows of each table, by its name.
 
         Raises:
             FileExistsError: The path exists.
@@ -76,15 +81,15 @@ class LedgerFormat:
                     connection.execute(statement)
 
     def matches(self, connection: sqlite3.Connection) -> bool:
-        """Check whether a database's header has this application and version 1."""
+        """Check whether the header of a database contains this application and version 1."""
         (number,) = connection.execute("PRAGMA application_id").fetchone()
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         return (number, version) == (int.from_bytes(self.application.encode(), "big"), 1)
 
     def check(self, connection: sqlite3.Connection) -> None:
-        """Refuse a file that is damaged, or whose tables and triggers were changed.
+        """Check that a file is not damaged, and that its tables and triggers are unchanged.
 
-        Without its triggers a ledger would have no ceiling.
+        Without its triggers, a ledger would not limit the number of releases.
 
         Raises:
             UsageError: A table or a trigger is missing, changed or added.
@@ -98,13 +103,13 @@ class LedgerFormat:
 
 
 def connect(path: Path, *, timeout: float = 0.0, lock: bool = False) -> sqlite3.Connection:
-    """Open an existing database whose commits are fully synced.
+    """Open an existing database such that every commit is synced to disk.
 
     Args:
-        path: The file. No other code of the process may open and close it meanwhile: on POSIX that
-            would release SQLite's lock.
-        timeout: Seconds to wait for another process.
-        lock: Whether to keep the lock until the connection ends, however it ends.
+        path: Path of the file. No other code of the process may open and close the file in the
+            meantime, because on POSIX systems this would release the lock of SQLite.
+        timeout: Maximum time to wait for the lock of another process, seconds.
+        lock: Whether to hold an exclusive lock until the connection is closed or the process ends.
     """
     uri = f"{path.as_uri()}?mode=rw"
     connection = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=timeout)
@@ -115,7 +120,7 @@ def connect(path: Path, *, timeout: float = 0.0, lock: bool = False) -> sqlite3.
         if lock:
             connection.execute("PRAGMA locking_mode = EXCLUSIVE")
             with transaction(connection):
-                pass  # takes the lock
+                pass  # acquires the lock
     except BaseException:
         connection.close()
         raise
@@ -124,7 +129,7 @@ def connect(path: Path, *, timeout: float = 0.0, lock: bool = False) -> sqlite3.
 
 @contextmanager
 def transaction(connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
-    """Commit all of a block, or nothing of it."""
+    """Run a block as one exclusive transaction: all of its changes are committed, or none."""
     connection.execute("BEGIN EXCLUSIVE")
     try:
         yield connection
@@ -155,41 +160,42 @@ _FORMAT = LedgerFormat(
     seal=(
         "CREATE TRIGGER fixed_plan BEFORE INSERT ON lines "
         "BEGIN SELECT RAISE(ABORT, 'the plan is fixed'); END",
-        *append_only_triggers("lines", "charges"),
+        *make_append_only_triggers("lines", "charges"),
     ),
 )
 
 
 @dataclass(slots=True, eq=False)
 class Receipt:
-    """Evidence that a partition was charged; a partition opens only while its receipt is active."""
+    """Evidence that a partition was charged; the partition can be opened while it is active."""
 
     partition: str
     active: bool = True
 
 
 class Partition(Protocol):
-    """Named records that can be charged, and are opened with a receipt."""
+    """Partition of the records, which can be opened only with a receipt of its charge."""
 
     @property
     def name(self) -> str:
-        """The partition's name."""
+        """Name of the partition, such as "train"."""
         ...
 
     def open(self, receipt: Receipt) -> Any:
-        """Return the records."""
+        """Get the records of the partition."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """One item of a plan: a release, its partition and the number of times it may be charged.
+    """Line of a plan: a kind of release, the partition that it reads, and its maximum number.
 
     Args:
-        name: Name of the release; items with one name on several partitions are charged together.
-        partition: Partition that the release reads.
+        name: Name of the release. Lines with equal names, on several partitions, are charged
+            together.
+        partition: Name of the partition that the release reads.
         event: Privacy event of one release.
-        count: Number of releases that the plan pays for, 1 or more.
+        count: Maximum number of releases, 1 or more.
     """
 
     name: str
@@ -207,11 +213,11 @@ class Line:
 
 
 class Ledger:
-    """The charges of a run: one file, one writer, append only.
+    """Ledger of a run: a file with the lines of the plan and the charges so far, append only.
 
-    Guarantee: a partition opens only after its charge is on disk, and no item is charged more often
-    than planned. One process at a time has the file; the ledger refuses to be copied or pickled,
-    and to charge in a forked worker.
+    Guarantee: a partition is opened only after its charge is on disk, and no line is charged more
+    often than planned. Only one process at a time can open the file. The object cannot be copied or
+    pickled, and a forked worker process cannot charge.
     """
 
     __slots__ = ("_connection", "_lines", "_owner", "_path")
@@ -233,10 +239,11 @@ class Ledger:
 
     @classmethod
     def create(cls, path: str | os.PathLike[str], lines: Iterable[Line]) -> Ledger:
-        """Create a ledger with the items of a plan in a new file, whole or not at all.
+        """Create a new file with the lines of a plan, completely or not at all, and open it.
 
         Raises:
-            UsageError: The file exists, there is no item, or two have the same name and partition.
+            UsageError: The file exists, there is no line, or two lines have the same name and
+                partition.
         """
         rows = [(x.name, x.partition, json.dumps(event_to_json(x.event)), x.count) for x in lines]
         if not rows or len({row[:2] for row in rows}) < len(rows):
@@ -278,34 +285,34 @@ class Ledger:
 
     @property
     def lines(self) -> tuple[Line, ...]:
-        """The items of the plan, fixed when the ledger was created."""
+        """Lines of the plan, fixed when the ledger was created."""
         return self._lines
 
     @contextmanager
     def charged(
         self, line: str, *partitions: Partition, key: str | list[str] | tuple[str, ...]
     ) -> Iterator[Any]:
-        """Charge a release durably, then open the partitions that it reads for a `with` block.
+        """Charge a release durably, then open the partitions that it reads, for a `with` block.
 
         Args:
-            line: Name of the item.
+            line: Name of the line.
             partitions: Partitions that the release reads; each is charged.
-            key: Name of this release among those of the item, such as "trial 3". Repeating a key (a
-                resumed run, or further reads for one release) costs nothing more: the caller must
-                then compute from the same inputs and streams. Several keys are that many releases,
+            key: Name of this release, unique within the line, such as "trial 3". A repeated key
+                costs nothing (in a resumed run, or for further reads of one release); the caller
+                must then use the same inputs and random streams. Several keys are several releases,
                 charged together or not at all.
 
         Yields:
-            The result of the partition's `open`; a tuple for several partitions.
+            Result of the partition's `open`; a tuple for several partitions.
 
         Raises:
-            BudgetError: The plan has no such item for a partition, all its releases are charged, or
-                the key was charged for other partitions. Nothing was opened.
-            PasearchError: The charge could not be written, such as on a full disk. Nothing was
-                opened.
+            BudgetError: The plan has no such line for a partition, all releases of the line are
+                charged, or the key was charged for other partitions. Nothing was opened.
+            PasearchError: The charge could not be written, for example because the disk is full.
+                Nothing was opened.
 
-        Cost: the item's event, once per key, charged to each partition before it is opened. An
-            error inside the block refunds nothing.
+        Cost: the event of the line, once per key, charged to each partition before it is opened. An
+            error in the block refunds nothing.
         """
         keys = list(key) if isinstance(key, (list, tuple)) else [key]
         self._charge(line, [partition.name for partition in partitions], keys)
@@ -318,7 +325,7 @@ class Ledger:
                 receipt.active = False
 
     def _charge(self, line: str, names: list[str], keys: list[Any]) -> None:
-        """Check and write the charges of releases in one transaction, synced to disk at return."""
+        """Check and write the charges of releases in one transaction, and sync them to disk."""
         if os.getpid() != self._owner:
             raise RuntimeError(
                 "A worker process tried to charge: only the main process may do that."
@@ -346,6 +353,7 @@ class Ledger:
         sync_folder(self._path.parent)
 
     def _charge_one(self, line: str, names: list[str], key: str, limits: dict[str, int]) -> None:
+        """Check and write the charge of one release, within a transaction."""
         rows = self._connection.execute(
             "SELECT partition FROM charges WHERE line = ? AND key = ?", (line, key)
         )
@@ -366,15 +374,15 @@ class Ledger:
                     "it."
                 ) from None
 
-    def holds(self, line: str, key: str) -> bool:
-        """Check whether this release is charged already."""
+    def is_charged(self, line: str, key: str) -> bool:
+        """Check whether a release is charged already."""
         rows = self._connection.execute(
             "SELECT 1 FROM charges WHERE line = ? AND key = ?", (line, key)
         )
         return rows.fetchone() is not None
 
     def spent(self) -> list[tuple[str, str, Event, int]]:
-        """Return (item, partition, event, number of charged releases) in the order of the plan."""
+        """List (line, partition, event, number of charged releases), in the order of the plan."""
         rows = self._connection.execute(
             "SELECT line, partition, count(*) FROM charges GROUP BY line, partition"
         )
@@ -402,6 +410,7 @@ class Ledger:
 
 
 def _connect_exclusively(path: Path) -> sqlite3.Connection:
+    """Open a ledger with an exclusive lock, with errors that tell the user what to do."""
     try:
         return connect(path, lock=True)
     except sqlite3.DatabaseError as error:

@@ -1,22 +1,23 @@
-"""Gaussian noise that is exact in floating point: a sum plus exact normal numbers, on a grid.
+"""Gaussian noise that is exact in floating point: a sum plus exact noise, rounded to a grid.
 
     release = g round(s / g + a z),    a = scale / g in [2^7, 2^8),  g a power of 2
 
-z is a normal number with all its digits: z = sqrt(-2 log U) cos(pi V), and sin for its twin, with
-U and V as infinitely many secret bits. So the release is a rounding of the Gaussian mechanism on s
-(post-processing) and costs what that mechanism costs: no lattice of s or of z is left in it. s is
-read as the exact number that its float is, so nothing is rounded before the noise is added.
+s is the sum, as the exact number that its float represents. g is the distance of grid points. z is
+an exact standard normal number: z = sqrt(-2 log U) cos(pi V), or with sin for the other number of a
+pair. U and V are uniform numbers with infinitely many secret bits. So the release is a rounded
+output of the exact Gaussian mechanism (post-processing) and has the same privacy cost. It contains
+no traces of the floating-point representation of s or z.
 
-An integer follows from infinitely many bits in stages. A later stage is used only for a number that
-the stage before cannot round for certain: it is too near to the middle between two integers, or
-its U is too near to 0 or 1.
+Only as many bits of U and V are drawn as are needed to round s / g + a z. A later stage is used
+only if the rounding is uncertain at the stage before: the value is too close to the middle between
+two integers, or U is too close to 0 or 1.
 
-    bits of U, of V    computed in
-    31, 32             float32, compiled code only (`compiled`): one in 1,000 goes on
-    63, 64             float64, error at most `FLOAT64_ERROR`: one in 20 million goes on
-    191, 192           400 bits of precision: decides
+    bits of U, of V    precision
+    31, 32             float32, only in compiled code (`compiled`); uncertain for 1 in 1,000
+    63, 64             float64, error at most `FLOAT64_ERROR`; uncertain for 1 in 20 million
+    191, 192           400 bits, always sufficient
 
-Compiled code is used by a process that draws many numbers. It releases the same numbers.
+Compiled code is used by a process that draws many numbers. The released numbers are the same.
 
 Source: docs/rules.md, rule 11; Box and Muller 1958; Mironov 2012 (why). Proof:
 docs/guarantees/floating-point.md.
@@ -39,59 +40,60 @@ from pasearch.runs.keys import RandomWords, Stream
 from pasearch.runs.processor import GROUP, ThreadTeam
 
 COMPILED_BLOCK = 2**16
-"""Numbers that compiled code processes at once: their bits stay in a processor's cache."""
+"""Number of values that compiled code processes at once: their bits stay in a processor's cache."""
 
 ARRAY_BLOCK = 2**14
-"""Numbers that arrays process at once: larger temporary arrays would be fresh memory each time."""
+"""Number of values in an array that is processed at once; larger temporary arrays are slower."""
 
 MAX_SINGLE_PIECE_COUNT = 4096
-"""Largest count whose numbers have 64-bit words in one piece; larger counts have the first 31 and
-32 bits of each pair apart from the rest."""
+"""Maximum count of values for which U and V are whole 64-bit words. For larger counts, the first 31
+and 32 bits of U and V come from other words than the following bits.
+"""
 
 GRID_LOG2 = 7
-"""Base-2 logarithm of the least number of grid points per standard deviation."""
+"""Base-2 logarithm of the minimum number of grid points per standard deviation."""
 
 FLOAT64_ERROR = 2.0**-33
-"""Largest error of a normal number in float64, its product with a and the sum included."""
+"""Maximum error of s / g + a z in float64, divided by a."""
 
 MIN_U_BITS = 2**33
-"""Smallest 63 bits of U for which float64 keeps `FLOAT64_ERROR`."""
+"""Minimum of the 63-bit integer of U for which the error in float64 is below `FLOAT64_ERROR`."""
 
 MAX_U_BITS = 2**63 - 2**30
-"""Largest 63 bits of U for which float64 keeps `FLOAT64_ERROR`."""
+"""Maximum of the 63-bit integer of U for which the error in float64 is below `FLOAT64_ERROR`."""
 
 UNREFINED_ERROR = 2.0**-46
-"""Largest error of a number of `UnrefinedNormals` in float64, without the bits not drawn."""
+"""Maximum rounding error of a number of `UnrefinedNormals` in float64."""
 
-LOW_63_BITS = 2**63 - 1
-LOW_32_BITS = 0xFFFFFFFF
+LOW_63_BITS = 2**63 - 1  # bit mask
+LOW_32_BITS = 0xFFFFFFFF  # bit mask
 
 MIN_COMPILED_NUMBERS = 20_000_000
-"""Numbers of a process from which loading the compiled code pays."""
+"""Minimum number of values drawn by a process for which loading the compiled code saves time."""
 
 FURTHER_BITS = 128
-"""Further bits of U and of V for a number that float64 cannot round."""
+"""Number of further bits of U and of V in the last stage."""
 
 PRECISION_BITS = 400
-"""Bits of precision of the last stage."""
+"""Precision of the last stage, bits."""
 
 MAX_GRID_DISTANCE = 2.0**60
-"""Grid distances between 1 / MODERATE and MODERATE are handled by the compiled code."""
+"""Maximum grid distance for compiled code; the minimum is 1 / `MAX_GRID_DISTANCE`."""
 
 Positions = np.ndarray[Any, np.dtype[np.int64]]
 
-_drawn = 0
+_drawn_count = 0
 
 
 class _Buffers(threading.local):
-    """Buffers of each thread, made once: new memory at every step takes longer than its use."""
+    """Buffers of each thread, allocated once, because allocation in every step would be slow."""
 
     def __init__(self) -> None:
         self.bits = bytearray(4 * COMPILED_BLOCK + 15)
         self._doubts: tuple[Any, ...] = (np.empty(0),)
 
     def of(self, count: int) -> tuple[Any, ...]:
-        """Return three int64 arrays and a float64 array for up to `count` uncertain numbers."""
+        """Get three int64 arrays and one float64 array, for up to `count` uncertain values."""
         if len(self._doubts[0]) < count:
             self._doubts = (*(np.empty(count, dtype=np.int64) for _ in range(3)), np.empty(count))
         return self._doubts
@@ -100,27 +102,28 @@ class _Buffers(threading.local):
 _BUFFERS = _Buffers()
 
 
-def grid_distance(scale: float) -> float:
-    """Return the distance between grid points for noise of a standard deviation: a power of 2."""
+def compute_grid_distance(scale: float) -> float:
+    """Compute the distance of grid points for noise of standard deviation `scale`: a power of 2."""
     _, exponent = math.frexp(scale)
     return math.ldexp(1.0, exponent - 1 - GRID_LOG2)
 
 
 @dataclass(slots=True)
 class Normals:
-    """Normal numbers of one stream and step, to any precision that a rounding needs.
+    """Standard normal numbers of one stream and step, with as many bits as rounding needs.
 
-    They are in groups: the first numbers of 32 pairs, then the second ones.
+    Their order: the first numbers of 32 pairs (a group), the second numbers of these pairs, and so
+    on.
 
     Args:
         count: Number of values.
-        stream: Source of the bits; it serves these numbers alone.
+        stream: Random stream, used for these numbers only.
         step: Step of the stream.
-        given_words: First bits, int64 of NumPy or PyTorch, shape (2 pairs(count),): the words of
-            all U, then those of all V. None draws them from the stream when they are needed.
-        code: Compiled loops that compute the numbers as they are added; None computes arrays.
-        values: Float64, shape (count,), in the library and on the device of `given_words`; NaN
-            where float64 is too coarse; None before `compute`.
+        given_words: First bits, int64 of NumPy or PyTorch, shape (2 count_pairs(count),): the words
+            of all U, then those of all V. None: drawn from the stream when they are needed.
+        code: Module of compiled loops that compute the numbers when they are added. None: arrays.
+        values: Numbers in float64, (count,), in the library and on the device of `given_words`; NaN
+            where float64 is not precise enough. None: not computed yet.
     """
 
     count: int
@@ -131,18 +134,18 @@ class Normals:
     values: Any = None
 
     def compute(self) -> Normals:
-        """Compute the values, once; return this object."""
+        """Compute `values` if they are None, and return this object."""
         if self.values is None:
             on_device = self.given_words is not None and not isinstance(
                 self.given_words, np.ndarray
             )
             block = max(self.count, 1) if on_device else ARRAY_BLOCK
             parts = [self._block(low, block) for low in range(0, max(self.count, 1), block)]
-            self.values = _library(parts[0]).concatenate(parts)
+            self.values = _import_array_library(parts[0]).concatenate(parts)
         return self
 
     def _block(self, low: int, size: int) -> Any:
-        """Compute up to `size` values from index `low`, a multiple of 2 GROUP."""
+        """Compute up to `size` values from index `low`, a multiple of 2 `GROUP`."""
         size = min(size, self.count - low)
         lengths, turns = self._bits(low // 2, count_pairs(size))
         lengths = lengths & LOW_63_BITS
@@ -153,7 +156,7 @@ class Normals:
         return _interleave_groups(*pair)[:size]
 
     def _bits(self, first: int, count: int) -> tuple[Any, Any]:
-        """Return the words of U and of V of some pairs, int64; `first` is a multiple of a group."""
+        """Get the words of U and of V of `count` pairs, int64; `first` is a multiple of `GROUP`."""
         if self.given_words is not None:
             half = len(self.given_words) // 2
             return self.given_words[first : first + count], self.given_words[
@@ -167,25 +170,26 @@ class Normals:
         return lengths << 32 | rests & LOW_32_BITS, turns << 32 | rests >> 32 & LOW_32_BITS
 
     def _finer(self, first: int = 0) -> RandomWords:
-        """Return the words of each pair's next bits, those of V above those of U."""
+        """Make the source of the second 32 bits: one word per pair, V in its upper half, then U."""
         return self.stream.child("finer").random_words(self.step, first)
 
-    @np.errstate(over="ignore", invalid="ignore")  # what overflows is decided by more digits
+    @np.errstate(over="ignore", invalid="ignore")  # such values are rounded with more bits
     def add_to(
         self, total: Any, scale: float, *, start: int = 0, team: ThreadTeam | None = None
     ) -> None:
-        """Add noise to a flat array in place: the result is on the grid.
+        """Add noise to a flat array in place, and round the result to the grid.
 
-        Guarantee: the result is the rounding of total + scale z, z independent normal numbers,
-        for every total, except with probability 2^-90 per number. It is the same for every team.
+        Guarantee: the result is total + scale z, rounded to the grid, with independent standard
+        normal z, except with probability 2^-90 per value. It does not depend on `team`.
 
         Args:
-            total: Float32 or float64, shape (size,), finite; of the library of the words.
+            total: Float32 or float64, shape (size,), finite; an array or tensor like
+                `given_words`.
             scale: Standard deviation of the noise, above 0.
-            start: Index of the number that is added to the first entry.
-            team: Threads that may share the work; None: the caller alone.
+            start: Index of the normal number that is added to the first entry.
+            team: Threads that may share the work. None: only the calling thread.
         """
-        total, grain = np.asarray(total) if _on_cpu(total) else total, grid_distance(scale)
+        total, grain = np.asarray(total) if _on_cpu(total) else total, compute_grid_distance(scale)
         wide, moderate = scale / grain, 1 / MAX_GRID_DISTANCE < grain < MAX_GRID_DISTANCE
         if self.code is not None and moderate and _is_flat(total, self.count):
             code, team = self.code, ThreadTeam(1) if team is None else team
@@ -196,7 +200,7 @@ class Normals:
             return
         if start or len(total) < self.count:
             self.compute()
-        xp = _library(total)
+        xp = _import_array_library(total)
         block = ARRAY_BLOCK if xp is np else max(len(total), 1)
         for low in range(0, len(total), block):
             part = total[low : low + block]
@@ -211,27 +215,27 @@ class Normals:
             moved = xp.round(rest)
             rest -= moved
             points += moved
-            points += 0.0  # no zero is negative: its sign would tell the sign of the sum
+            points += 0.0  # -0 becomes 0, because its sign would reveal the sign of the sum
             points *= grain
             sure = abs(rest) <= 0.5 - FLOAT64_ERROR * wide
             unsure = np.flatnonzero(np.asarray(~sure if _on_cpu(sure) else (~sure).cpu()))
             exact = np.array([float(part[place]) for place in unsure.tolist()])
             part[:] = points
-            self._decide(part, unsure, exact, wide, grain, start + low)
+            self._round_with_more_bits(part, unsure, exact, wide, grain, start + low)
 
     @np.errstate(over="ignore", invalid="ignore")
     def _add_by_code(
         self, code: ModuleType, total: Any, wide: float, grain: float, first: int, end: int
     ) -> None:
-        """Add the numbers of groups `first` to `end` and settle uncertain ones in compiled code."""
-        given, room, found = code.grid_settings(wide, grain), _BUFFERS.of(self.count), 0
+        """Add noise to the groups from `first` to `end` in compiled code, with all stages."""
+        given, buffers, found = code.grid_settings(wide, grain), _BUFFERS.of(self.count), 0
         source = self.stream.random_words(self.step, GROUP * first)
         for low in range(2 * GROUP * first, 2 * GROUP * end, COMPILED_BLOCK):
             size = min(COMPILED_BLOCK, 2 * GROUP * end - low)
             bits = source.take(size // 2, _BUFFERS.bits).view("<i4")
-            found = code.add_noise(bits, total[low : low + size], *given, low, found, *room)
+            found = code.add_noise(bits, total[low : low + size], *given, low, found, *buffers)
         if found:
-            places, own, firsts, exact = room
+            places, own, firsts, exact = buffers
             rests, sure = self._finer().at(own[:found]), 0.5 - FLOAT64_ERROR * wide
             found = code.round_uncertain(
                 total,
@@ -245,24 +249,33 @@ class Normals:
                 MIN_U_BITS,
                 MAX_U_BITS,
             )
-            self._decide(total, places[:found], exact[:found], wide, grain)
+            self._round_with_more_bits(total, places[:found], exact[:found], wide, grain)
 
-    def _decide(
+    def _round_with_more_bits(
         self, total: Any, places: Positions, exact: Any, wide: float, grain: float, start: int = 0
     ) -> None:
-        """Round some entries by more digits, in place; `exact` holds what they were before."""
-        for place, each in zip(places.tolist(), exact.tolist(), strict=True):
-            total[place] = self._decided(each / grain, start + place, wide) * grain
+        """Add noise to some entries in place and round them, in the last stage.
 
-    def _decided(self, exact: float, place: int, wide: float) -> float:
-        """Return the integer next to exact + wide z, z the number at an index, by more digits."""
+        Args:
+            total: Array that is changed.
+            places: Indices of the entries.
+            exact: Values of these entries without noise.
+            wide: Standard deviation of the noise, in grid distances.
+            grain: Grid distance.
+            start: Index of the normal number that is added to entry 0.
+        """
+        for place, each in zip(places.tolist(), exact.tolist(), strict=True):
+            total[place] = self._round_exactly(each / grain, start + place, wide) * grain
+
+    def _round_exactly(self, exact: float, place: int, wide: float) -> float:
+        """Compute the integer nearest to exact + wide z, with z the number with an index."""
         import mpmath
 
         with mpmath.workprec(PRECISION_BITS):
-            return float(mpmath.floor(exact + wide * self.exactly(place) + mpmath.mpf(0.5)))
+            return float(mpmath.floor(exact + wide * self.compute_exactly(place) + mpmath.mpf(0.5)))
 
-    def exactly(self, place: int) -> Any:
-        """Return the number at an index with the digits of all 191 and 192 bits, an mpf."""
+    def compute_exactly(self, place: int) -> Any:
+        """Compute the number with an index from 191 and 192 bits of U and V, an mpf."""
         import mpmath
 
         group, within = divmod(place, 2 * GROUP)
@@ -285,13 +298,13 @@ class Normals:
 
 @dataclass(frozen=True, slots=True)
 class UnrefinedNormals:
-    """Normal numbers from their first 127 bits alone: for a GPU, which then never has to wait.
+    """Standard normal numbers from 127 bits only, so that a CPU never has to wait for a GPU.
 
-    Each has its own error bound, so that only one number in 10^11 cannot be rounded.
+    Each number has its own error bound. So the rounding is uncertain for only one in 10^11.
 
     Args:
-        values: Float64, shape (count,), in the order of `Normals`.
-        errors: Largest error of each, its product and its sum included; NaN: no bound.
+        values: Numbers in float64, (count,), in the order of `Normals`.
+        errors: Maximum error of each number, including product and sum; NaN: no bound.
     """
 
     values: Any
@@ -299,29 +312,32 @@ class UnrefinedNormals:
 
     @classmethod
     def of(cls, words: Any, count: int) -> UnrefinedNormals:
-        """Return the numbers of words as `normals_from_words` takes them."""
-        half, xp = len(words) // 2, _library(words)
+        """Compute `count` numbers from words in the layout of `normals_from_words`."""
+        half, xp = len(words) // 2, _import_array_library(words)
         lengths = words[:half] & LOW_63_BITS
         pair = box_muller(lengths, words[half:])
         radii = xp.hypot(*pair)
-        # Infinite or NaN at both ends of U.
+        # The error is infinite or NaN for the smallest and the largest U.
         errors = (1.0 / lengths + 2.0**-53) / radii + UNREFINED_ERROR
         return cls(_interleave_groups(*pair)[:count], _interleave_groups(errors, errors)[:count])
 
     def add_to(self, total: Any, scale: float, *, start: int = 0) -> Any:
-        """Add noise in place as `Normals.add_to` does; return whether it may be wrong, bool, ().
+        """Add noise in place as `Normals.add_to` does, if 127 bits suffice for every rounding.
 
-        If it may be, no entry of the total may be used: the sum has to be computed again, for
-        `Normals.add_to` with the same words. A total that is not finite is such a case. Nothing is
-        fetched from the device.
+        This does not wait for the device.
 
         Args:
-            total: Float32 or float64, shape (size,); of the library of the words.
+            total: Float32 or float64, shape (size,); an array or tensor like the words.
             scale: Standard deviation of the noise, above 0.
-            start: Index of the number that is added to the first entry.
+            start: Index of the normal number that is added to the first entry.
+
+        Returns:
+            Whether a rounding is uncertain or an entry is not finite, bool, (). If so, no entry of
+            `total` may be used: the sum must be computed again, and `Normals.add_to` must add the
+            noise from the same words.
         """
-        grain, part = grid_distance(scale), slice(start, start + len(total))
-        xp, wide = _library(total), scale / grain
+        grain, part = compute_grid_distance(scale), slice(start, start + len(total))
+        xp, wide = _import_array_library(total), scale / grain
         rest = xp.asarray(total, dtype=xp.float64) * (1.0 / grain)
         points = xp.round(rest)
         rest -= points
@@ -329,7 +345,7 @@ class UnrefinedNormals:
         moved = xp.round(rest)
         rest -= moved
         points += moved
-        points += 0.0  # as in `Normals.add_to`
+        points += 0.0  # -0 becomes 0, as in `Normals.add_to`
         points *= grain
         total[:] = points
         return ~(abs(rest) <= 0.5 - self.errors[part] * wide).all()
@@ -338,13 +354,13 @@ class UnrefinedNormals:
 def draw_normals(
     count: int, stream: Stream, step: int = 0, code: ModuleType | None = None
 ) -> Normals:
-    """Return normal numbers from a stream's words, on a CPU; they are computed when needed.
+    """Make standard normal numbers from a stream's words, on a CPU; computed when needed.
 
     Args:
         count: Number of values, 0 or more.
-        stream: Serves these numbers and nothing else.
+        stream: Random stream, used for these numbers only.
         step: Step of the stream.
-        code: Compiled loops, if they are loaded already.
+        code: Module of compiled loops, if the caller has loaded it.
     """
     if count <= MAX_SINGLE_PIECE_COUNT:
         words = stream.random_words(step).take(2 * count_pairs(count)).copy()
@@ -353,12 +369,13 @@ def draw_normals(
 
 
 def normals_from_words(words: Any, count: int, stream: Stream, step: int) -> Normals:
-    """Return normal numbers from words of NumPy or PyTorch, computed on their device.
+    """Compute standard normal numbers from random words, on the device of the words.
 
     Args:
-        words: Int64, shape (2 pairs(count),): the words of all U, then those of all V.
+        words: Int64 of NumPy or PyTorch, shape (2 count_pairs(count),): the words of all U, then
+            those of all V.
         count: Number of values.
-        stream: Source of further bits, if any are needed.
+        stream: Random stream of further bits, if any are needed.
         step: Step of the stream.
     """
     return Normals(count, stream, step, given_words=words).compute()
@@ -367,17 +384,19 @@ def normals_from_words(words: Any, count: int, stream: Stream, step: int) -> Nor
 def add_small_noise(
     total: Any, scale: float, words: Any, stream: Stream, step: int, code: ModuleType
 ) -> None:
-    """Add noise in place in compiled code, as `Normals.add_to` does for numbers from words.
+    """Add noise to a small NumPy array in place, in compiled code.
+
+    The result is that of `normals_from_words(words, ...).add_to(total, scale)`.
 
     Args:
-        total: Float64 or float32, shape (size,), contiguous, of NumPy.
+        total: Float64 or float32, shape (size,), contiguous.
         scale: Standard deviation of the noise, above 0.
-        words: Words as `normals_from_words` takes them, of NumPy.
-        stream: Source of further bits, if any are needed.
+        words: Random words in the layout of `normals_from_words`.
+        stream: Random stream of further bits, if any are needed.
         step: Step of the stream.
-        code: Compiled loops.
+        code: Module of compiled loops.
     """
-    grain, count = grid_distance(scale), len(total)
+    grain, count = compute_grid_distance(scale), len(total)
     if not 1 / MAX_GRID_DISTANCE < grain < MAX_GRID_DISTANCE:
         normals_from_words(words, count, stream, step).add_to(total, scale)
         return
@@ -388,26 +407,26 @@ def add_small_noise(
     )
     if found:
         numbers = Normals(count, stream, step, given_words=words)
-        numbers._decide(total, places[:found], exact[:found], wide, grain)
+        numbers._round_with_more_bits(total, places[:found], exact[:found], wide, grain)
 
 
 def choose_compiled_code(more: int) -> ModuleType | None:
-    """Return the compiled loops; None while a process has drawn too few numbers for them.
+    """Load the compiled loops once this process has drawn many numbers; None before.
 
-    Both ways release the same numbers. Loading takes half a second, and compiling, once a machine
-    and version, three.
+    Both ways release the same numbers. Loading takes half a second; compiling takes three seconds,
+    once for each machine and version.
 
     Args:
-        more: Numbers that are about to be drawn.
+        more: Number of values that are about to be drawn.
     """
-    global _drawn
-    _drawn += more
-    return load_compiled() if _drawn >= MIN_COMPILED_NUMBERS else None
+    global _drawn_count
+    _drawn_count += more
+    return load_compiled() if _drawn_count >= MIN_COMPILED_NUMBERS else None
 
 
 @cache
 def load_compiled() -> ModuleType | None:
-    """Load the loops and try them on public numbers; None if they fail, or release others."""
+    """Load the compiled loops and test them on public numbers; None if they fail or differ."""
     try:
         with status_message.show_status(status_message.COMPILING_STATUS):
             code = importlib.import_module("pasearch.runs.compiled")
@@ -416,23 +435,25 @@ def load_compiled() -> ModuleType | None:
                 Normals(MAX_SINGLE_PIECE_COUNT + 1, Stream(bytes(32)), 0, code=each).add_to(
                     total, 1.5
                 )
-    except Exception:  # noqa: BLE001 - no numba, no room for its files, or damaged ones: arrays do
+    except Exception:  # noqa: BLE001 - numba or its files are missing or damaged: use arrays
         return None
     return code if np.array_equal(totals[0], totals[1]) else None
 
 
 def box_muller(lengths: Any, turns: Any, bits: int = 63) -> tuple[Any, Any]:
-    """Return pairs of normal numbers: sqrt(-2 log U) times the cosine and the sine of pi V.
+    """Compute pairs of normal numbers: sqrt(-2 log U) times cos(pi V) and times sin(pi V).
 
     Args:
-        lengths: The first bits of each U, integers of any shape, of NumPy or PyTorch.
-        turns: The first bits of each V, one more than of U, as integers that mean [-1, 1).
+        lengths: First `bits` bits of each U: integers in [0, 2^bits) of any shape, NumPy or
+            PyTorch. U is (length + 1/2) / 2^bits.
+        turns: First `bits` + 1 bits of each V: integers in [-2^bits, 2^bits). V is turn / 2^bits,
+            in [-1, 1).
         bits: Number of bits of U.
 
     Returns:
-        Two float64 arrays of that shape.
+        Two float64 arrays of the same shape.
     """
-    xp = _library(lengths)
+    xp = _import_array_library(lengths)
     radii = xp.asarray(lengths, dtype=xp.float64)  # a copy: these are integers
     radii += 0.5
     radii *= 2.0**-bits
@@ -449,21 +470,23 @@ def box_muller(lengths: Any, turns: Any, bits: int = 63) -> tuple[Any, Any]:
 
 
 def _interleave_groups(first: Any, second: Any) -> Any:
+    """Arrange the two numbers of each pair in the order of `Normals`, as a flat array."""
     parts = [first.reshape(-1, GROUP), second.reshape(-1, GROUP)]
-    return _library(first).stack(parts, 1).reshape(-1)
+    return _import_array_library(first).stack(parts, 1).reshape(-1)
 
 
 def count_pairs(count: int) -> int:
-    """Return the number of pairs that are drawn for `count` numbers: whole groups."""
+    """Compute the number of pairs that are drawn for `count` numbers: a multiple of `GROUP`."""
     return GROUP * -(-count // (2 * GROUP))
 
 
 def _on_cpu(array: Any) -> bool:
+    """Check whether an array or tensor is in the memory of the CPU."""
     return getattr(getattr(array, "device", None), "type", "cpu") == "cpu"
 
 
 def _is_flat(array: Any, count: int) -> bool:
-    """Check whether an array is contiguous, of NumPy, and has `count` floats."""
+    """Check whether an array is a contiguous NumPy array of `count` floats."""
     return (
         isinstance(array, np.ndarray)
         and len(array) == count
@@ -472,6 +495,6 @@ def _is_flat(array: Any, count: int) -> bool:
     )
 
 
-def _library(array: Any) -> Any:
-    """Return the module that an array's class is from: NumPy, or PyTorch."""
+def _import_array_library(array: Any) -> Any:
+    """Import the library of an array: NumPy or PyTorch."""
     return importlib.import_module(type(array).__module__.partition(".")[0])

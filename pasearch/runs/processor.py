@@ -1,14 +1,15 @@
-"""The processor: instructions, compiled loops and threads, which determine the last bits of sums.
+"""Processor, compiled loops and threads, on which the last bits of floating-point sums depend.
 
-The same keys on another processor could be used with another sum. So a run is bound to
-`describe_processor`, and the nodes of a cluster must agree in it. Compiled loops are compared with
-other code on public numbers before they are used. They have their own threads, because torch's
-threads wait in a busy loop between two sums and would occupy their processors.
+The same noise must not be added to two different sums. But on another processor, the same run could
+compute sums with other last bits. So the keys of a run are bound to `describe_processor`, and all
+nodes of a cluster must have the same description. Compiled loops are compared with other code on
+public numbers before they are used. They use their own threads, because torch's threads wait in
+busy loops and would occupy the processor cores.
 
-MKL, which computes torch's matrix products, has two modes: the fastest kernel for the shape and the
-address of each matrix, or (`MKL_CBWR`) a kernel whose roundings do not depend on the address. On
-Intel processors the fastest kernels have this property at the numbers of rows used here; on others
-they do not.
+The library MKL computes torch's matrix products. By default it uses the fastest code for the shape
+and the memory address of each matrix. With `MKL_CBWR` it uses code whose rounding does not depend
+on the address. On Intel processors, the fastest code has this property for the numbers of rows used
+here; on other processors it does not.
 
 Source: docs/rules.md, rule 11. Proof: docs/guarantees/dp-sgd.md ("The number of rows").
 """
@@ -28,34 +29,37 @@ from pasearch import status_message
 from pasearch.errors import MachineError, describe_system_error
 
 SETTING_PREFIXES = ("ATEN_", "MKL_", "ONEDNN_", "DNNL_")
-"""Prefixes of the environment variables that select instructions."""
+"""Prefixes of the environment variables that select the instructions of torch's libraries."""
 
 
-MKL_MODE_VARIABLE, MKL_MODE = "MKL_CBWR", "AUTO"
-"""MKL mode whose roundings do not depend on the address of a matrix."""
+MKL_MODE_VARIABLE = "MKL_CBWR"
+"""Environment variable with the mode of MKL."""
+MKL_MODE = "AUTO"
+"""Mode of MKL in which rounding does not depend on the memory address of a matrix."""
 
 
 def set_consistent_rounding() -> None:
-    """Make MKL round a record's products independently of its position in the batch.
+    """Set the mode of MKL such that a record's results do not depend on its position in the batch.
 
-    Call it before the first product of a process, because MKL reads the variable once. A value that
-    the user has set is kept.
+    This must be called before the first matrix product of a process, because MKL reads the
+    environment variable once. A value set by the user is kept.
     """
     if not _is_intel():
         os.environ.setdefault(MKL_MODE_VARIABLE, MKL_MODE)
 
 
 def _is_intel() -> bool:
-    name = os.environ.get("PROCESSOR_IDENTIFIER", "")  # of Windows
+    """Check whether the processor is by Intel."""
+    name = os.environ.get("PROCESSOR_IDENTIFIER", "")  # on Windows
     try:
-        name += Path("/proc/cpuinfo").read_text(errors="replace")[:4096]
+        name += Path("/proc/cpuinfo").read_text(errors="replace")[:4096]  # on Linux
     except OSError:
-        pass  # another system
+        pass
     return "GenuineIntel" in name
 
 
 def describe_processor() -> list[str]:
-    """Describe torch's instructions, its build and the environment variables that affect them."""
+    """Describe the processor's instruction set, torch's build and related environment variables."""
     torch = importlib.import_module("torch")  # slow import
     chosen = (name for name in os.environ if name.startswith(SETTING_PREFIXES))
     return [
@@ -68,19 +72,22 @@ def describe_processor() -> list[str]:
 # --- compiled loops ---
 
 GROUP = 32
-"""Pairs of normal numbers whose first members are adjacent, followed by their second members."""
+"""Number of pairs of normal numbers in a group: 32 first numbers, then their 32 second numbers."""
 
 JIT_SWITCH_VARIABLE = "NUMBA_DISABLE_JIT"
 """Environment variable that disables compiled code."""
 
 
 def load_checked_loops(module: str, agrees: Callable[[ModuleType], bool]) -> ModuleType | None:
-    """Load compiled loops and test them on public numbers; None if numba is missing or disabled.
+    """Import a module of compiled loops and test it; None if numba is missing or disabled.
+
+    Args:
+        module: Name of the module.
+        agrees: Test of the module on public numbers; True if its results are correct.
 
     Raises:
-        MachineError: The loops cannot be loaded, or compute other sums. Torch is no substitute
-            then: a resumed run, or one whose candidates are trained in several processes, needs the
-            same sums everywhere.
+        MachineError: The loops cannot be loaded, or the test fails. Torch is not used instead,
+            because a resumed run, or a run with several processes, needs identical sums everywhere.
     """
     if os.environ.get(JIT_SWITCH_VARIABLE, "0") != "0" or importlib.util.find_spec("numba") is None:
         return None
@@ -91,7 +98,7 @@ def load_checked_loops(module: str, agrees: Callable[[ModuleType], bool]) -> Mod
         if agreed:
             return code
         reason = "It computes other numbers than torch."
-    except Exception as error:  # noqa: BLE001 - no room for its files, or damaged ones
+    except Exception as error:  # noqa: BLE001 - its files cannot be written, or are damaged
         reason = describe_system_error(error) or f"numba ended with {type(error).__name__}."
     raise MachineError(
         f"The compiled code of pasearch cannot be used. {reason} If its files are the reason, name "
@@ -104,10 +111,10 @@ def load_checked_loops(module: str, agrees: Callable[[ModuleType], bool]) -> Mod
 
 
 class ThreadTeam:
-    """A group of threads that includes the calling thread.
+    """Threads that run one function together; the calling thread is one of them.
 
     Args:
-        threads: Number of threads, 1 or more.
+        threads: Number of threads, including the calling one, 1 or more.
     """
 
     def __init__(self, threads: int):
@@ -115,7 +122,7 @@ class ThreadTeam:
         self._pool = ThreadPoolExecutor(threads - 1) if threads > 1 else None
 
     def run_all(self, part: Callable[[int], None]) -> None:
-        """Call a function in every thread with the thread's index, from 0.
+        """Call a function once in every thread, with the index of the thread, from 0.
 
         Guarantee: when this returns or raises, no thread runs the function any more.
         """
@@ -127,10 +134,10 @@ class ThreadTeam:
                 others.append(self._pool.submit(part, place))
             part(0)
         finally:
-            if len(others) < self.threads - 1:  # one that could not be begun may wait in the pool
+            if len(others) < self.threads - 1:  # a call that was not submitted may still be queued
                 self._pool.shutdown(wait=False, cancel_futures=True)
                 self._pool = ThreadPoolExecutor(self.threads - 1)
-            interrupted = None  # by the user: raised when all have ended
+            interrupted = None  # Ctrl-C of the user, raised after all threads have ended
             while not all(each.done() for each in others):
                 try:
                     wait(others)
@@ -142,9 +149,12 @@ class ThreadTeam:
             each.result()
 
     def run_divided(self, count: int, part: Callable[[int, int, int], None], even: int = 1) -> None:
-        """Divide `count` items among the threads: call a function with thread index, first and end.
+        """Divide `count` items among the threads, and process the parts in parallel.
 
-        All parts but the last end at a multiple of `even`.
+        Args:
+            count: Number of items.
+            part: Function of the thread index, the first item and the end of its part.
+            even: All parts but the last end at a multiple of this number.
         """
         edges = [even * (count // even * place // self.threads) for place in range(self.threads)]
         edges.append(count)

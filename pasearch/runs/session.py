@@ -1,7 +1,8 @@
-"""Counts of fits and exact scores that no ledger charges, over a process and its workers.
+"""Counts of private fits and exact scores without a ledger, in a process and its worker processes.
 
 `GridSearchCV(n_jobs=2)` fits in worker processes and refits in the process that started them. All
-append to one file in a folder that an environment variable names, so the count is right in each.
+of them append to one file, in a folder whose path is in an environment variable. So each process
+knows the fits of all.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import warnings
 from pathlib import Path
 
 FOLDER_VARIABLE = "PASEARCH_SESSION"
-"""Environment variable with the session's folder; worker processes inherit it."""
+"""Environment variable with the path of the session's folder; worker processes inherit it."""
 
 if FOLDER_VARIABLE not in os.environ:
     os.environ[FOLDER_VARIABLE] = str(
@@ -27,14 +28,14 @@ else:
 
 
 def session_folder() -> Path:
-    """Create and return the folder of this process and its workers (mode 0700)."""
+    """Create the folder of this process and its workers if it is missing, and return its path."""
     folder = Path(os.environ[FOLDER_VARIABLE])
     folder.mkdir(mode=0o700, exist_ok=True)
     return folder
 
 
 def record_fit(epsilon: float) -> list[float]:
-    """Record a fit, and return the epsilon of each fit of this session."""
+    """Record a fit, and return the epsilon of every fit so far, including this one."""
     with open(session_folder() / "fits", "a+", encoding="utf-8") as file:
         file.write(f"{epsilon!r}\n")
         file.flush()
@@ -43,10 +44,12 @@ def record_fit(epsilon: float) -> list[float]:
 
 
 def warn_of_exact_score(remedy: str, stacklevel: int) -> None:
-    """Warn that a score is outside the guarantee, once in this process and once in its workers.
+    """Warn that an exact score is outside the privacy guarantee.
+
+    The warning is given once in this process, and once in all its workers together.
 
     Args:
-        remedy: Alternative that the user should use, as the end of a sentence.
+        remedy: End of the sentence: what the user should do instead.
         stacklevel: Stack level for `warnings.warn`, counted from the caller.
     """
     marker = "scored" if _OWNER == os.getpid() else "scored-by-workers"
@@ -66,5 +69,6 @@ def warn_of_exact_score(remedy: str, stacklevel: int) -> None:
 
 @atexit.register
 def _remove_folder() -> None:
+    """Delete the session's folder when the process that created it ends."""
     if _OWNER == os.getpid():
         shutil.rmtree(os.environ[FOLDER_VARIABLE], ignore_errors=True)

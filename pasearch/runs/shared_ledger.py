@@ -1,20 +1,25 @@
-"""The shared ledger of a data set (`ledger=`): one total (epsilon, delta) for all runs on it.
+"""Shared ledger of a data set (`ledger=`): a file with one total (epsilon, delta) for all its runs.
 
     SharedLedger.begin("adult.ledger", Budget(4.0, 1e-6), run_id, {"train": ..., "test": ...}, n)
-    # or BudgetError: nothing was read, and nothing written
+    # or BudgetError: nothing was read, and nothing was written
 
 Each run is charged its whole plan before it reads a record. Runs are chosen adaptively, because the
-user has seen the earlier results when planning the next run. The privacy cost of a plan that is
-fixed in advance does not bound them. Instead, run i is bounded by its privacy profile, cut at a
-failure probability d_i,
+user has seen the earlier results when planning the next run. So their total privacy cost is not
+that of a plan that is fixed in advance. It is bounded as follows. The privacy profile delta_i(e) of
+run i is reduced by a failure probability d_i,
 
-    t_i(e) = (delta_i(e) - d_i)+ / (1 - d_i),     d_i = delta / (4 i (i + 1)), summing to delta / 4
+    t_i(e) = (delta_i(e) - d_i)+ / (1 - d_i),     d_i = delta / (4 i (i + 1)), with sum delta / 4
+
+and gives an upper bound of its Renyi divergence of order a,
+
     r_i(a) = log(1 + a (a-1) int_0^inf (exp((a-1) e) + exp(-a e)) t_i(e) de) / (a-1)
 
-    epsilon = min over orders a of sum r_i(a) + log(1 - 1/a) - log(a delta_a) / (a-1),
-              the delta_a summing to 5 delta / 8; or sum r_i(inf), r_i(inf) where t_i ends
+r_i(inf) is the smallest e with t_i(e) = 0. The total epsilon is the smallest of
 
-and the first run alone has its own privacy cost (at delta / 8 once there is a second run).
+    sum over i of r_i(inf),   and for each order a:
+    sum over i of r_i(a) + log(1 - 1/a) - log(a delta_a) / (a-1),   the delta_a with sum 5 delta / 8
+
+and at least the cost of the first run alone (at delta / 8 if there is a second run).
 
 Sources: Feldman and Zrnic 2021 (the filter of one order), Rogers et al. 2016 (failures add up),
 Sason and Verdu 2016 (moments of a profile). Proof: docs/guarantees/shared-ledger.md.
@@ -53,27 +58,32 @@ from pasearch.accounting.profiles import Array, PrivacyProfile
 from pasearch.errors import BudgetError, UsageError
 from pasearch.files import parse_json
 from pasearch.runs.folder import sync_folder
-from pasearch.runs.ledger import LedgerFormat, append_only_triggers, connect, transaction
+from pasearch.runs.ledger import LedgerFormat, connect, make_append_only_triggers, transaction
 
 # --- the privacy cost of adaptively chosen runs ---
 
-# Few orders, because they share delta: each further one costs log(count) / (order - 1).
 RENYI_ORDERS: Array = np.array([1.5, 2, 3, 4, 6, 8, 11, 16, 23, 32, 64, 256])
-FIRST_RUN_SHARE = 1 / 8  # fraction of delta for the cost of the first run alone
-FAILURE_SHARE = 1 / 4  # fraction of delta for all failure probabilities; orders have the rest
-PROFILE_SAMPLES = 120  # points of a privacy profile
-INTEGRAL_CELLS = 2000  # cells of its integral
-MAX_LOSS = 500.0  # largest epsilon whose exp() is still a number
+"""Orders a at which divergences are bounded; few, because the orders share delta."""
+FIRST_RUN_SHARE = 1 / 8
+"""Fraction of delta for the cost of the first run alone."""
+FAILURE_SHARE = 1 / 4
+"""Fraction of delta for the sum of all failure probabilities; the orders share the rest."""
+PROFILE_SAMPLES = 120
+"""Number of values of epsilon at which a privacy profile is evaluated."""
+INTEGRAL_CELLS = 2000
+"""Number of cells in the numerical integral of a privacy profile."""
+MAX_LOSS = 500.0
+"""Maximum epsilon of a run; beyond it exp(epsilon) is near overflow, and the cost is infinite."""
 
 TOTAL_MARGIN = 1.02
-"""Factor by which `calibrate_total` exceeds the cost of the runs, for other runs of that budget."""
+"""Ratio of the result of `calibrate_total` to the cost of the runs, so that similar runs fit."""
 
 RunCost = tuple[Event, Array]
-"""The event of one run, and its `loss_curve`."""
+"""Event of one run, and its `compute_loss_curve`."""
 
 
-def worst_partition_event(events: Mapping[str, Event]) -> Event:
-    """Return the event of a run's worst partition, independent of partition names and order."""
+def make_worst_partition_event(events: Mapping[str, Event]) -> Event:
+    """Make the event that costs as much as the worst partition; names and order do not matter."""
     by_text = {json.dumps(event_to_json(event), sort_keys=True): event for event in events.values()}
     private = [by_text[text] for text in sorted(by_text) if count_atomic_releases(by_text[text])]
     if len(private) < 2:
@@ -81,19 +91,19 @@ def worst_partition_event(events: Mapping[str, Event]) -> Event:
     return WorstCase(events=tuple(private))
 
 
-def failure_probability(number: int, delta: float) -> float:
-    """Return the failure probability d of run `number` = 1, 2, ...; the sum is delta/4."""
+def compute_failure_probability(number: int, delta: float) -> float:
+    """Compute the failure probability d_i of run i = `number` >= 1; the sum over i is delta/4."""
     return FAILURE_SHARE * delta / (number * (number + 1))
 
 
-def adaptive_price(runs: list[RunCost], delta: float) -> PrivacyCost:
+def compute_adaptive_cost(runs: list[RunCost], delta: float) -> PrivacyCost:
     """Compute the total privacy cost of adaptively chosen runs (fully adaptive composition).
 
-    Guarantee: if runs continue only while this is at most a fixed epsilon, then all their releases
-    together are (epsilon, delta)-DP.
+    Guarantee: if runs are made only as long as this cost is at most a fixed epsilon, then all their
+    releases together are (epsilon, delta)-DP.
 
     Args:
-        runs: Event and `loss_curve` (at its failure probability) of each run, in order.
+        runs: Event of each run, in order, with its `compute_loss_curve` at its failure probability.
         delta: Delta of the total, in (0, 1).
     """
     if not runs:
@@ -108,7 +118,7 @@ def adaptive_price(runs: list[RunCost], delta: float) -> PrivacyCost:
         + np.log1p(-1 / RENYI_ORDERS)
         - np.log(moments * RENYI_ORDERS) / (RENYI_ORDERS - 1)
     )
-    # The first run was admitted by its own price, so it needs a share of delta of its own.
+    # The first run was accepted by its cost alone, so a fraction of delta belongs to this cost.
     epsilon = max(
         price(first, FIRST_RUN_SHARE * delta).epsilon, min(float(np.min(epsilons)), curve[-1])
     )
@@ -117,33 +127,36 @@ def adaptive_price(runs: list[RunCost], delta: float) -> PrivacyCost:
     )
 
 
-def loss_curve(event: Event, failure: float) -> Array:
-    """Compute the Renyi divergences of a run, outside an event of probability `failure`.
+def compute_loss_curve(event: Event, failure: float) -> Array:
+    """Compute upper bounds of a run's Renyi divergences, except with probability `failure`.
 
-    Guarantee: upper bounds in both directions: the profile is sampled from above, a chord is above
-        a convex curve, and each cell of the integral uses its larger end.
+    Guarantee: bounds in both directions. The profile is evaluated from above, linear interpolation
+        of a convex function is an upper bound, and each cell of the integral uses its larger end.
 
     Args:
         event: Composition of all releases of the run.
         failure: Failure probability, in (0, 1).
 
     Returns:
-        Array of shape (orders + 1,): bounds at `RENYI_ORDERS`, then a bound on the loss itself, all
-        0 or above; infinite if the profile does not reach `failure`.
+        Array of shape (orders + 1,), all 0 or above: bounds at `RENYI_ORDERS`, then a bound of the
+        privacy loss itself. Infinite if the profile is never below `failure`.
     """
-    return _loss_curve(event, failure).copy()
+    return _cached_loss_curve(event, failure).copy()
 
 
-def _next_run(event: Event, before: Sequence[RunCost], delta: float) -> RunCost:
-    return event, loss_curve(event, failure_probability(len(before) + 1, delta))
+def _make_run_cost(event: Event, before: Sequence[RunCost], delta: float) -> RunCost:
+    """Compute the loss curve of the run that follows the runs `before`."""
+    number = len(before) + 1
+    return event, compute_loss_curve(event, compute_failure_probability(number, delta))
 
 
 @lru_cache(maxsize=256)  # a run, its resume and its check have the same curve
-def _loss_curve(event: Event, failure: float) -> Array:
+def _cached_loss_curve(event: Event, failure: float) -> Array:
+    """Compute `compute_loss_curve`; the caller must not change the result."""
     if not count_atomic_releases(event):
         return np.zeros(len(RENYI_ORDERS) + 1)
-    # Any epsilon at which the profile is at most `failure` may end the curve. The second share is
-    # for a run that was made without a ledger: its additive delta may be 80 % of the first failure.
+    # Any epsilon at which the profile is at most `failure` may end the curve. The second fraction
+    # is for a run that was made without a ledger: 80 % of `failure` may be its additive delta.
     ends = (price(event, share * failure).epsilon for share in (0.5, 0.95))
     top = next((each for each in ends if each < MAX_LOSS), math.inf)
     if not top > 0:
@@ -172,21 +185,22 @@ def _loss_curve(event: Event, failure: float) -> Array:
 
 
 def calibrate_total(runs: Sequence[Mapping[str, Event]], delta: float) -> float:
-    """Return a total epsilon that admits these runs with a small margin.
+    """Compute a total epsilon into which the runs fit, with a small margin.
 
-    Guarantee: a shared ledger with that total admits the runs, one after another.
+    Guarantee: a shared ledger with this total accepts the runs, one after another.
 
     Args:
         runs: Events of each run, by partition; at least one run.
         delta: Delta of the total, in (0, 1).
 
     Returns:
-        Cost times `TOTAL_MARGIN`, rounded up to two digits; infinite if there is no bound.
+        Cost times `TOTAL_MARGIN`, rounded up to two significant digits; infinite if there is no
+        bound.
     """
     curves: list[RunCost] = []
     for each in runs:
-        curves.append(_next_run(worst_partition_event(each), curves, delta))
-    epsilon = TOTAL_MARGIN * adaptive_price(curves, delta).epsilon
+        curves.append(_make_run_cost(make_worst_partition_event(each), curves, delta))
+    epsilon = TOTAL_MARGIN * compute_adaptive_cost(curves, delta).epsilon
     if not 0.0 < epsilon < math.inf:
         return epsilon
     digit = 10.0 ** (math.floor(math.log10(epsilon)) - 1)
@@ -195,7 +209,8 @@ def calibrate_total(runs: Sequence[Mapping[str, Event]], delta: float) -> float:
 
 # --- the file ---
 
-LOCK_TIMEOUT_SECONDS = 30.0  # seconds to wait for another run's transaction
+LOCK_TIMEOUT_SECONDS = 30.0
+"""Maximum time to wait for the transaction of another run, seconds."""
 
 SHARED_LEDGER_FORMAT = LedgerFormat(
     application="PASA",
@@ -211,25 +226,25 @@ SHARED_LEDGER_FORMAT = LedgerFormat(
         "CREATE TRIGGER no_replacement BEFORE INSERT ON runs WHEN NEW.number IS NOT "
         "(SELECT count(*) + 1 FROM runs) OR EXISTS (SELECT 1 FROM runs WHERE run = NEW.run) "
         "BEGIN SELECT RAISE(ABORT, 'append only'); END",
-        *append_only_triggers("total", "runs"),
+        *make_append_only_triggers("total", "runs"),
     ),
 )
 
 SHARED_DELTA_NOTE = "The runs share this delta, so their epsilons add up only approximately. "
-"""Reason why two runs together may cost slightly more than the sum of their separate costs."""
+"""Sentence that explains why runs together may cost slightly more than the sum of their costs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """The effect of a planned run on a shared ledger; nothing is reserved.
+    """Effect that a planned run would have on a shared ledger; nothing is reserved.
 
     Args:
-        total: Budget of all runs.
-        before: Epsilon spent by the earlier runs.
+        total: Budget of all runs together.
+        before: Epsilon of the earlier runs together.
         count: Number of earlier runs.
         alone: Epsilon of this run alone, at the total's delta.
-        after: Epsilon of all runs, including this one.
-        left: Approximate epsilon of one more run that would still fit then; 0 if none does.
+        after: Epsilon of all runs together, including this one.
+        left: Approximate epsilon of a further run that would fit afterwards; 0 if none does.
     """
 
     total: Budget
@@ -241,19 +256,19 @@ class Forecast:
 
     @property
     def fits(self) -> bool:
-        """Whether the run would be reserved."""
+        """Whether the ledger would accept the run."""
         return self.after <= self.total.epsilon
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedLedger:
-    """The privacy cost of all runs on one data set: a file that any number of runs share.
+    """Ledger of all runs on one data set: a file in which each run reserves its privacy cost.
 
-    Guarantee: all releases of the reserved runs together are (epsilon, delta)-DP at the file's
-        total, even if each run is planned after or while the results of others are seen. No run is
-        reserved beyond it, and a reservation is on disk when `reserve` returns. Processes and
-        threads may share the path; a copy of this value is the same ledger. One file is one data
-        set: another path is another ledger, which does not know this one.
+    Guarantee: all releases of the reserved runs together are (epsilon, delta)-DP with the total of
+        the file, even if a run is planned when the results of others are known. A run that would
+        exceed the total is refused, and a reservation is on disk when `reserve` returns. Processes
+        and threads may use the file at the same time. The user must use one file per data set:
+        ledgers with different paths do not know each other.
 
     Args:
         path: Path of the file. Use `open`, which creates or checks it.
@@ -270,12 +285,12 @@ class SharedLedger:
 
         Args:
             path: Path of the file, in an existing folder.
-            budget: Total with a decided delta (`Budget.resolve`) for a new file; for an existing
-                one the same total or None. A delta of None agrees with any.
+            budget: For a new file, the total with a delta (`Budget.resolve`). For an existing file,
+                the same total or None; a delta of None is not compared.
 
         Raises:
-            UsageError: A new file has no total, the total differs from the file's, or the file is
-                not a shared ledger.
+            UsageError: A new file is given no total, the total differs from the file's, or the file
+                is not a shared ledger.
 
         Cost: nothing.
         """
@@ -298,16 +313,16 @@ class SharedLedger:
         cls, path: str | os.PathLike[str], budget: Budget | None, run_id: str,
         events: Mapping[str, Event], n: int, *, day: str | None = None,
     ) -> PrivacyCost:  # fmt: skip
-        """Reserve a run's whole plan as `reserve` does; a missing file is created with it.
+        """Reserve a run's whole plan as `reserve` does; a missing file is created.
 
-        Guarantee: that of `reserve`, and a file always contains a run: a first run that does not
-            fit, or a crash, leaves no file.
+        Guarantee: that of `reserve`. A file is created together with its first run: if this run
+            does not fit, or after a crash, there is no file.
 
         Args:
             path: Path of the file, in an existing folder.
             budget: Total budget, as for `open`.
             run_id: Name of the run, as for `reserve`.
-            events: Everything that the run will be charged, by partition.
+            events: All releases of the run's plan, by partition.
             n: Number of records, null records included.
             day: UTC date of a finished run, as for `reserve`.
 
@@ -321,9 +336,9 @@ class SharedLedger:
             ledger, total = cls(path=Path(path)), _require_total(path, budget)
             plan, n = _encode_plan(run_id, events), check_positive_integer("n", n)
             _check_total(total, n, ledger.path)
-            run = ledger._check_fit(worst_partition_event(events), [], total)
+            run = ledger._check_fit(make_worst_partition_event(events), [], total)
             if _create_file(ledger.path, total, _encode_row(1, run_id, day, n, plan, run)):
-                return adaptive_price([run], check_fraction("delta", total.delta))
+                return compute_adaptive_cost([run], check_fraction("delta", total.delta))
         return cls.open(path, budget).reserve(run_id, events, n, day=day)
 
     @classmethod
@@ -331,12 +346,12 @@ class SharedLedger:
         cls, path: str | os.PathLike[str], budget: Budget | None, events: Mapping[str, Event],
         n: int,
     ) -> Forecast:  # fmt: skip
-        """Compute the effect of a run on the ledger, or on a new one; nothing is written.
+        """Compute the effect that a run would have on a ledger, or on a new one; writes nothing.
 
         Args:
             path: Path of the file, in an existing folder.
             budget: Total budget, as for `open`.
-            events: Everything that the run would be charged, by partition.
+            events: All releases of the run's plan, by partition.
             n: Number of records, null records included.
 
         Raises:
@@ -350,17 +365,17 @@ class SharedLedger:
         else:
             total = _require_total(path, budget)
         _check_total(total, check_positive_integer("n", n), Path(path))
-        delta, event = check_fraction("delta", total.delta), worst_partition_event(events)
-        run = _next_run(event, runs, delta)
-        after = adaptive_price([*runs, run], delta).epsilon
+        delta, event = check_fraction("delta", total.delta), make_worst_partition_event(events)
+        run = _make_run_cost(event, runs, delta)
+        after = compute_adaptive_cost([*runs, run], delta).epsilon
         return Forecast(
-            total=total, before=adaptive_price(runs, delta).epsilon, count=len(runs),
+            total=total, before=compute_adaptive_cost(runs, delta).epsilon, count=len(runs),
             alone=price(event, delta).epsilon, after=after,
             left=_remaining_epsilon([*runs, run], total) if after <= total.epsilon else 0.0,
         )  # fmt: skip
 
     def total(self) -> Budget:
-        """Return the budget of all runs together."""
+        """Read the budget of all runs together."""
         return self._read_file()[0]
 
     def reserve(
@@ -369,23 +384,24 @@ class SharedLedger:
         """Reserve a run's whole plan, durably, before it reads a record.
 
         Args:
-            run_id: Name of this run and no other, such as 128 random bits, not the name of a
-                folder. The same id with the same plan is the resumed run, and costs nothing.
-            events: Everything that the run will be charged, by partition.
-            n: Number of records of its data, public; the total's delta must be below 1/n.
-            day: UTC date (ISO 8601) on which a finished run began; None is a run that begins now.
+            run_id: Unique name of the run, such as 128 random bits, not the name of a folder. The
+                same name with the same plan means that the run is resumed, and costs nothing.
+            events: All releases of the run's plan, by partition.
+            n: Number of records, null records included; public. The total's delta must be below
+                1/n.
+            day: UTC date (ISO 8601) on which a finished run began. None: the run begins now.
 
         Returns:
-            The cost of all runs now, at the total's delta.
+            Cost of all runs together, including this one, at the total's delta.
 
         Raises:
-            BudgetError: The run does not fit, or the id belongs to another plan. Nothing was
+            BudgetError: The run does not fit, or its name was used with another plan. Nothing was
                 reserved.
-            UsageError: An argument is invalid, an event has no privacy cost, the file is in use, or
-                it contains a run of a later day.
+            UsageError: An argument is invalid, the cost of an event cannot be computed, the file is
+                in use, or it contains a run of a later day.
 
-        Cost: the worst partition of the run, once per id, because a record is in one partition of a
-            run.
+        Cost: that of the run's worst partition, once per name, because a record is in one partition
+            of a run.
         """
         plan, n = _encode_plan(run_id, events), check_positive_integer("n", n)
         with _exclusive_connection(self.path) as connection:
@@ -405,24 +421,27 @@ class SharedLedger:
                         "order. Create another ledger, and add the finished runs from the oldest "
                         "to the newest."
                     )
-                runs.append(self._check_fit(worst_partition_event(events), runs, total))
+                runs.append(self._check_fit(make_worst_partition_event(events), runs, total))
                 row = _encode_row(len(runs), run_id, day, n, plan, runs[-1])
                 connection.execute("INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?)", row)
-            after = adaptive_price(runs, check_fraction("delta", total.delta))
-        # Also for a resumed run: the process that inserted it may have died just before this.
+            after = compute_adaptive_cost(runs, check_fraction("delta", total.delta))
+        # Also for a resumed run: the process that inserted it may have ended just before this line.
         sync_folder(self.path.parent)
         return after
 
     def _check_fit(self, event: Event, before: list[RunCost], total: Budget) -> RunCost:
+        """Check that a run fits into the total after the runs `before`, and return its cost."""
         delta = check_fraction("delta", total.delta)
-        run = _next_run(event, before, delta)
-        after = adaptive_price([*before, run], delta)
+        run = _make_run_cost(event, before, delta)
+        after = compute_adaptive_cost([*before, run], delta)
         if after.epsilon <= total.epsilon:
             return run
         earlier = together = ""
         if before:
             runs = "earlier run has" if len(before) == 1 else f"{len(before)} earlier runs have"
-            earlier = f"the {runs} spent epsilon {adaptive_price(before, delta).epsilon:.4g}, "
+            earlier = (
+                f"the {runs} spent epsilon {compute_adaptive_cost(before, delta).epsilon:.4g}, "
+            )
             together = f"together they would cost {after.epsilon:.4g}, "
         left = _remaining_epsilon(before, total)
         room = "Almost nothing fits any more: use the results of earlier runs."
@@ -437,21 +456,21 @@ class SharedLedger:
         )
 
     def spent(self) -> PrivacyCost:
-        """Return the cost of all reserved runs together, at the total's delta.
+        """Compute the cost of all reserved runs together, at the total's delta.
 
-        The guarantee is the total. This number tells how much is left. It depends on the planned
-        runs, so it is not an (epsilon, delta) that was promised in advance.
+        This number is for information; what is guaranteed is the total. The cost depends on the
+        plans, which the user chose after seeing results, so it is not a guarantee in itself.
         """
         total, _, runs = self._read_file()
-        return adaptive_price(runs, check_fraction("delta", total.delta))
+        return compute_adaptive_cost(runs, check_fraction("delta", total.delta))
 
     def remaining(self) -> float:
-        """Return the approximate epsilon of one more run that still fits; 0 if none does."""
+        """Compute the approximate epsilon of a further run that fits; 0 if none does."""
         total, _, runs = self._read_file()
         return _remaining_epsilon(runs, total)
 
     def runs(self) -> list[tuple[str, str, PrivacyCost]]:
-        """Return (run id, UTC date, cost alone at the total's delta), in the order reserved."""
+        """List (run_id, UTC date, cost alone at the total's delta) of the runs, in their order."""
         total, rows, runs = self._read_file()
         return [
             (row["run"], row["day"], price(event, check_fraction("delta", total.delta)))
@@ -459,22 +478,25 @@ class SharedLedger:
         ]
 
     def _read_file(self) -> tuple[Budget, list[sqlite3.Row], list[RunCost]]:
+        """Read the total, the rows and the costs of all runs, in a transaction."""
         with _exclusive_connection(self.path) as connection:
             return _read_contents(connection, self.path)
 
 
 def _remaining_epsilon(before: list[RunCost], total: Budget) -> float:
-    """Return the epsilon of a run that still fits: a Gaussian training and a pure test score."""
+    """Compute the approximate epsilon of a run that fits: a Gaussian training and a test score."""
     delta = check_fraction("delta", total.delta)
     fits, cost = 0.0, 0.0
-    low, high = 1e-2, 1e4  # noise multipliers: the smaller, the more expensive
+    low, high = 1e-2, 1e4  # noise multipliers; a smaller one costs more
     for _ in range(12):
         sigma = math.sqrt(low * high)
         training = Gaussian(noise_multiplier=sigma)
         epsilon = max(price(training, delta).epsilon, 1e-9)  # a large delta may pay for all of it
-        event = worst_partition_event({"training": training, "test": Geometric(epsilon=epsilon)})
-        run = _next_run(event, before, delta)
-        if adaptive_price([*before, run], delta).epsilon <= total.epsilon:
+        event = make_worst_partition_event(
+            {"training": training, "test": Geometric(epsilon=epsilon)}
+        )
+        run = _make_run_cost(event, before, delta)
+        if compute_adaptive_cost([*before, run], delta).epsilon <= total.epsilon:
             high, fits, cost = sigma, sigma, epsilon
         else:
             low = sigma
@@ -482,6 +504,7 @@ def _remaining_epsilon(before: list[RunCost], total: Budget) -> float:
 
 
 def _encode_plan(run_id: object, events: object) -> str:
+    """Check a run's name and events, and encode the events as JSON."""
     if not isinstance(run_id, str) or not run_id:
         raise UsageError(f"run_id is {run_id!r}: expected a name that no other run has.")
     named = isinstance(events, Mapping) and all(isinstance(x, str) and x for x in events)
@@ -495,6 +518,7 @@ def _encode_plan(run_id: object, events: object) -> str:
 def _read_contents(
     connection: sqlite3.Connection, path: Path
 ) -> tuple[Budget, list[sqlite3.Row], list[RunCost]]:
+    """Read and check the total, the rows and the costs of all runs."""
     try:
         rows = connection.execute("SELECT * FROM runs ORDER BY number").fetchall()
         if [row["number"] for row in rows] != list(range(1, len(rows) + 1)):
@@ -503,15 +527,20 @@ def _read_contents(
         total = replace(Budget(*found), delta=check_fraction("delta", found["delta"]))
         return total, rows, [_decode_run(row) for row in rows]
     except (UsageError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise _damaged_error(path, error) from None
+        raise _make_damage_error(path, error) from None
 
 
 def _decode_run(row: sqlite3.Row) -> RunCost:
-    """Decode a run; a ValueError if its curve is malformed, because NaN would cost nothing."""
+    """Decode the event and the loss curve of a stored run.
+
+    A malformed curve raises a ValueError: a NaN in it would make the run free.
+    """
     stored = parse_json(row["events"], "a run's events")
     if not isinstance(stored, dict):
         raise ValueError("a run without events")
-    event = worst_partition_event({name: event_from_json(each) for name, each in stored.items()})
+    event = make_worst_partition_event(
+        {name: event_from_json(each) for name, each in stored.items()}
+    )
     curve = np.array(parse_json(row["curve"], "a run's curve"), dtype=float)
     if curve.shape != (len(RENYI_ORDERS) + 1,) or not (curve >= 0).all():
         raise ValueError("a run whose divergences are not numbers, 0 or above")
@@ -521,19 +550,19 @@ def _decode_run(row: sqlite3.Row) -> RunCost:
 def _encode_row(
     number: int, run_id: str, day: str | None, n: int, plan: str, run: RunCost
 ) -> tuple[object, ...]:
-    return number, run_id, day or _today(), n, plan, json.dumps(run[1].tolist())
-
-
-def _today() -> str:
-    return datetime.datetime.now(datetime.UTC).date().isoformat()
+    """Encode a run as a row of the table `runs`; without a day it is today."""
+    day = day or datetime.datetime.now(datetime.UTC).date().isoformat()
+    return number, run_id, day, n, plan, json.dumps(run[1].tolist())
 
 
 def _format_budget(budget: Budget) -> str:
+    """Format a budget for an error message."""
     delta = "" if budget.delta is None else f", delta {budget.delta!r}"
     return f"epsilon {budget.epsilon!r}{delta}"
 
 
-def _damaged_error(path: Path, error: object) -> UsageError:
+def _make_damage_error(path: Path, error: object) -> UsageError:
+    """Create the error for a damaged ledger."""
     return UsageError(
         f"{path} is damaged ({error}), so nothing was reserved. The cost of the earlier runs is "
         "unknown: do not create a new ledger for these data as if there had been no runs."
@@ -541,6 +570,7 @@ def _damaged_error(path: Path, error: object) -> UsageError:
 
 
 def _check_total(total: Budget, n: int, path: Path) -> None:
+    """Check that the total's delta is below 1/n."""
     try:
         total.resolve(n)
     except UsageError:
@@ -551,6 +581,7 @@ def _check_total(total: Budget, n: int, path: Path) -> None:
 
 
 def _require_total(path: str | os.PathLike[str], budget: Budget | None) -> Budget:
+    """Check that a total with a delta is given for a new file, and return it."""
     if isinstance(budget, Budget) and budget.delta is not None:
         return budget
     raise UsageError(
@@ -560,7 +591,7 @@ def _require_total(path: str | os.PathLike[str], budget: Budget | None) -> Budge
 
 
 def _create_file(path: Path, budget: Budget, first: tuple[object, ...] | None = None) -> bool:
-    """Create the complete file; False if another process has created it meanwhile."""
+    """Create the complete file; return False if another process created it in the meantime."""
     total = (budget.epsilon, budget.delta)
     try:
         SHARED_LEDGER_FORMAT.create(
@@ -579,7 +610,7 @@ def _create_file(path: Path, budget: Budget, first: tuple[object, ...] | None = 
 
 @contextmanager
 def _exclusive_connection(path: Path) -> Iterator[sqlite3.Connection]:
-    """Open the file for one transaction; the connection, with its lock, ends with the block."""
+    """Open the file with an exclusive lock, check it, and run the block as one transaction."""
     try:
         with (
             closing(connect(path, timeout=LOCK_TIMEOUT_SECONDS)) as connection,
@@ -594,7 +625,7 @@ def _exclusive_connection(path: Path) -> Iterator[sqlite3.Connection]:
             try:
                 SHARED_LEDGER_FORMAT.check(connection)
             except (UsageError, sqlite3.Error) as error:
-                raise _damaged_error(path, error) from None
+                raise _make_damage_error(path, error) from None
             yield connection
     except sqlite3.Error as error:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF

@@ -1,17 +1,17 @@
 """Noisy sums over records: bounded integers, clipped vectors and second moments.
 
-    integers   sum of x_i, each in 0 .. G, + Z      P(Z = z) ~ exp(-epsilon |z| / G)
-    vectors    sum of x_i, ||x_i|| <= 1, + N(0, sigma^2 I)
-    X'X        upper triangle, diagonal included, + N(0, sigma^2), then mirrored
+    integers   sum of x_i in [0, G] + Z,            P(Z = z) proportional to exp(-epsilon |z| / G)
+    vectors    sum of x_i + N(0, sigma^2 I),        ||x_i|| <= 1
+    X'X        upper triangle with diagonal + N(0, sigma^2) for each entry, then mirrored
 
-The sensitivities, when a record becomes the null record, which adds 0:
+Sensitivities, if one record becomes the null record, which adds 0:
 
     integers   G      in absolute value
-    vectors    1      in L2
-    X'X        1      in L2 of the upper triangle, as sum of x_i^2 x_j^2 over i <= j is at most
-                      (sum of x_i^2)^2
+    vectors    1      in L2 norm
+    X'X        1      in L2 norm of the upper triangle, because for one row x the sum of x_i^2 x_j^2
+                      over i <= j is at most (sum of x_i^2)^2
 
-`clip_rows` clips norms to 1, and is the only function that does.
+All norms are clipped to 1 by the function `clip_rows`.
 
 Source: docs/rules.md, rule 9; Dwork, Talwar, Thakurta and Zhang 2014 ("Analyze Gauss"). Proof:
 docs/guarantees/released-sums.md, docs/guarantees/floating-point.md (the noise).
@@ -32,29 +32,31 @@ from pasearch.accounting.events import Gaussian, PureDP
 from pasearch.accounting.profiles import Array
 from pasearch.errors import UsageError
 from pasearch.runs.keys import Stream
-from pasearch.runs.mechanisms import NoisyCount, discrete_laplace
+from pasearch.runs.mechanisms import NoisyCount, draw_discrete_laplace
 from pasearch.runs.normals import draw_normals
 
-NORM_SLACK = 1e-12  # relative error of a norm, besides one rounding per term
+NORM_SLACK = 1e-12
+"""Maximum relative error of a computed norm, in addition to one rounding error per term."""
 
 SUM_ROUNDING = 1.0 + 2.0**-10
-"""R: one record moves a sum, as computed in floating point, by at most R times what it adds to the
-exact one. Gaussian noise on sums is scaled by it. Proof: docs/guarantees/floating-point.md ("The
-sum")."""
+"""Factor R: one record changes a sum computed in floating point by at most R times the exact
+change. The standard deviation of Gaussian noise on sums is multiplied by R. Proof:
+docs/guarantees/floating-point.md ("The sum").
+"""
 
 MAX_SUM_RECORDS = 2**15
-"""Number of records that are summed at once, below the limit of one float64 sum."""
+"""Maximum number of records that are added to one float64 sum."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoisySum:
-    """Sums of integers with two-sided geometric noise: the score of a regression.
+    """Mechanism that adds two-sided geometric noise to a sum of bounded integers.
 
-    Guarantee: `release` is exactly epsilon-DP for a sum of one integer in 0 .. most per record.
+    Guarantee: `release` is exactly epsilon-DP for a sum of one integer in [0, most] per record.
 
     Args:
         epsilon: Epsilon of one release, above 0.
-        most: Largest contribution of a record, 1 or above.
+        most: Maximum contribution of a record, 1 or above.
     """
 
     epsilon: float
@@ -63,7 +65,7 @@ class NoisySum:
 
     @property
     def event(self) -> PureDP:
-        """Privacy event of one release; not that of a count, because contributions vary."""
+        """Privacy event of one release; not `Geometric`, because a contribution may be below G."""
         return PureDP(epsilon=self.epsilon)
 
     @property
@@ -72,18 +74,18 @@ class NoisySum:
         return NoisyCount(epsilon=self.epsilon / self.most).standard_deviation
 
     def release(self, total: int, stream: Stream) -> int:
-        """Release the sum plus noise; it may be negative.
+        """Release the sum plus noise; the result may be negative.
 
-        The key of the noise contains the sum, as for `NoisyCount`.
+        The key of the noise is derived from the sum, as for `NoisyCount`.
 
         Args:
             total: Exact sum, private.
             stream: Random stream of this release.
 
         Raises:
-            TypeError: The sum is not an integer (its value is private and not named).
+            TypeError: The sum is not an integer. The message does not contain the private value.
 
-        Cost: `event`, on every partition that was summed; charge it first.
+        Cost: `event`, charged by the caller, before, to each partition of the records.
         """
         if isinstance(total, bool) or not isinstance(total, Integral):
             raise TypeError(
@@ -91,12 +93,12 @@ class NoisySum:
             )
         number = int(total)
         source = stream.child("noisy sum", self.epsilon.hex(), self.most, number).integers()
-        return number + discrete_laplace(Fraction(self.epsilon) / self.most, source.draw_below)
+        return number + draw_discrete_laplace(Fraction(self.epsilon) / self.most, source.draw_below)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GaussianRelease:
-    """A release that costs one Gaussian event.
+    """Base class of mechanisms whose release costs one Gaussian event.
 
     Args:
         noise_multiplier: Standard deviation of the noise in units of the sensitivity, above 0.
@@ -112,11 +114,11 @@ class GaussianRelease:
 
 
 class GaussianSum(GaussianRelease):
-    """Sums of vectors or matrices of norm at most 1 each, with Gaussian noise.
+    """Mechanism that adds Gaussian noise to a sum of vectors or matrices with norm at most 1.
 
-    Guarantee: `release` costs `event` for a sum that one record changes by at most 1 in L2. The
-        result is a rounding of the sum plus exact Gaussian noise of `SUM_ROUNDING` times the noise
-        multiplier, because a sum of vectors is itself rounded. The sensitivity is 1.
+    Guarantee: `release` costs `event` for a sum that one record changes by at most 1 in L2 norm.
+        The noise is exactly Gaussian before the result is rounded. Its standard deviation is
+        `SUM_ROUNDING` times the noise multiplier, because the sum itself has rounding errors.
     """
 
     __slots__ = ()
@@ -124,50 +126,53 @@ class GaussianSum(GaussianRelease):
     def release(self, total: Array, stream: Stream) -> Array:
         """Release the sum plus noise, float64 of the same shape.
 
-        The key of the noise contains a hash of the sum: the same sum gives the same release again,
+        The key of the noise is derived from a hash of the sum: the same sum gives the same result,
         and another sum gets new noise.
 
         Args:
-            total: Exact sum, float64 of any shape, private.
+            total: Sum, float64 of any shape, private.
             stream: Random stream of this release.
 
         Raises:
             UsageError: The sum is not a float64 array.
-            ValueError: The sum is not finite (its values are private and not named).
+            ValueError: The sum is not finite. The message does not contain private values.
 
-        Cost: `event`, on every partition that was summed; charge it first.
+        Cost: `event`, charged by the caller, before, to each partition of the records.
         """
         source = stream.child("gaussian sum", *_check_float64(total).shape)
-        return self._noised(total.ravel(), source).reshape(total.shape)
+        return self._add_noise_to_entries(total.ravel(), source).reshape(total.shape)
 
     def release_symmetric(self, total: Array, stream: Stream) -> Array:
-        """Release X'X of clipped rows plus symmetric noise.
+        """Release X'X of clipped rows X plus symmetric noise, float64, (d, d).
 
-        Only the upper triangle, including the diagonal, is read; each entry gets independent noise,
-        and the result is mirrored.
+        Only the upper triangle, including the diagonal, is read. Each of its entries gets
+        independent noise, and the result is mirrored.
 
         Args:
-            total: Exact matrix, shape (d, d), float64, private.
+            total: Matrix X'X, shape (d, d), float64, private.
             stream: Random stream of this release.
 
         Raises:
             UsageError: The matrix is not a square float64 array.
-            ValueError: The matrix is not finite (its values are private and not named).
+            ValueError: The matrix is not finite. The message does not contain private values.
 
-        Cost: `event`, on every partition that was summed; charge it first.
+        Cost: `event`, charged by the caller, before, to each partition of the records.
         """
         if _check_float64(total).ndim != 2 or total.shape[0] != total.shape[1]:
             raise UsageError(
                 f"a symmetric sum has the shape {total.shape}: expected a square, X'X."
             )
         upper = np.triu_indices(len(total))
-        noisy = self._noised(total[upper], stream.child("symmetric gaussian sum", len(total)))
+        noisy = self._add_noise_to_entries(
+            total[upper], stream.child("symmetric gaussian sum", len(total))
+        )
         released = np.empty(total.shape)
         released[upper] = noisy
         released.T[upper] = noisy
         return released
 
-    def _noised(self, entries: Array, stream: Stream) -> Array:
+    def _add_noise_to_entries(self, entries: Array, stream: Stream) -> Array:
+        """Compute flat entries plus independent noise."""
         if not np.isfinite(entries).all():
             raise ValueError("a sum is not finite: bound each contribution first.")
         sigma = self.noise_multiplier
@@ -178,14 +183,14 @@ class GaussianSum(GaussianRelease):
 
 
 def clip_rows(x: np.ndarray[Any, Any], valid: np.ndarray[Any, Any]) -> Array:
-    """Clip rows to norm 1; null and non-finite rows become 0.
+    """Clip rows to L2 norm 1; null records and rows that are not finite become 0.
 
-    Guarantee: the exact norm of every returned row, as float64, is at most 1 for any input. A row
-        with a norm within 1 is unchanged. Each row depends on itself alone.
+    Guarantee: the exact norm of every returned row is at most 1, for any input. A row with a norm
+        clearly below 1 is unchanged. Each returned row depends only on its own input row.
 
     Args:
-        x: Rows, shape (n, d), one per record position.
-        valid: Flags, shape (n,); False for the null record. A non-finite row counts as null too.
+        x: Rows, one per record, shape (n, d).
+        valid: Bool, shape (n,); False for null records.
 
     Returns:
         New float64 array, shape (n, d).
@@ -202,19 +207,21 @@ def clip_rows(x: np.ndarray[Any, Any], valid: np.ndarray[Any, Any]) -> Array:
     rows[~(usable & np.isfinite(rows).all(axis=1))] = 0.0
     grown = 1 + NORM_SLACK + rows.shape[1] * np.finfo(np.float64).eps
     with np.errstate(over="ignore", under="ignore"):
-        outside = ~(_norms(rows) * grown <= 1)
+        outside = ~(_compute_row_norms(rows) * grown <= 1)
         longer = rows[outside]
-        # By the largest entry first, so that no square overflows.
+        # Division by the largest entry first, so that no square overflows.
         longer /= np.abs(longer).max(axis=1, initial=0.0, keepdims=True)
-        rows[outside] = longer / (_norms(longer) * grown)[:, None]
+        rows[outside] = longer / (_compute_row_norms(longer) * grown)[:, None]
     return rows
 
 
-def _norms(rows: Array) -> Array:
+def _compute_row_norms(rows: Array) -> Array:
+    """Compute the L2 norm of each row."""
     return np.sqrt(np.einsum("ij,ij->i", rows, rows))
 
 
 def _check_float64(total: Array) -> Array:
+    """Check that a sum is a float64 array, and return it."""
     if not isinstance(total, np.ndarray) or total.dtype != np.float64:
         raise UsageError(
             "a sum for Gaussian noise is not a float64 array: sum the rows in float64."

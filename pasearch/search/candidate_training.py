@@ -319,7 +319,7 @@ def train_in_parallel(
         )
         for place, job in enumerate(jobs)
     ]
-    for job, found in zip(jobs, executor.results(works, each, room), strict=True):
+    for job, found in zip(jobs, executor.run_in_order(works, each, room), strict=True):
         result = torch.load(io.BytesIO(found), weights_only=True)
         network = job.candidate.build(job.schema.shape, job.schema.outputs)
         network.load_state_dict(result["weights"])

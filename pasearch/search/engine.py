@@ -242,7 +242,7 @@ class SearchEngine(Engine):
         each, room = divide_threads(len(trials), torch.get_num_threads())
         long = len(trials) * self.plan.seconds_per_training()[0] >= MIN_SECONDS_FOR_PROCESSES
         with use_threads(each) if self.device == "cpu" and not turns else nullcontext():
-            if not (turns or self.executor.takes(len(trials), long=long)):
+            if not (turns or self.executor.accepts(len(trials), long=long)):
                 yield lambda trial: None
                 return
             with create_records_folder(self.folder.private) as folder, ExitStack() as charges:
@@ -312,7 +312,7 @@ class SearchEngine(Engine):
             candidate=candidate, schema=self.plan.schema, recipe=recipe,
             streams=training_streams(stream),
             records=SharedRecords(records, public=self.plan.public), seen=seen,
-            device=self.executor.device_of_works or self.device,
+            device=self.executor.device or self.device,
         )  # fmt: skip
 
     def _run_trial(
@@ -397,7 +397,7 @@ class SearchEngine(Engine):
         line, key = self._check_charge("training", asked, done.number)
         if self.strategy.scored:
             self._check_charge("score", asked, done.number)
-        paid = "same_as" in done.attributes or self.ledger.holds(line, key)
+        paid = "same_as" in done.attributes or self.ledger.is_charged(line, key)
         ours = done.attributes.get("mark") == mark and done.parameters == candidate.to_json()
         if not (paid and ours):
             raise UsageError(
@@ -411,7 +411,7 @@ class SearchEngine(Engine):
     ) -> tuple[nn.Module, TrainingHistory]:  # fmt: skip
         """Charge and train; if memory does not suffice, the network is marked as failed."""
         schema = self.plan.schema
-        if self.executor.takes(1, long=False) and not self._needs_coordinator(recipe, key):
+        if self.executor.accepts(1, long=False) and not self._needs_coordinator(recipe, key):
             with create_records_folder(self.folder.private) as folder, ExitStack() as charges:
                 job = self._charge_job(
                     candidate, recipe, stream, line, partition, key, charges=charges, folder=folder

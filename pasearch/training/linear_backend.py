@@ -214,7 +214,7 @@ def _sampler(recipe: Recipe, n: int, stream: Stream) -> Callable[[int], Any]:
     batching = recipe.make_batching(n)
     defined_by = next(each for each in type(batching).__mro__ if "batch" in vars(each))
     if isinstance(batching, Poisson) and defined_by is Poisson:
-        generator = stream.generators()
+        generator = stream.make_generator_function()
         return lambda step: batching.indices(n, generator(step))
     return partial(batching.batch, n, stream)
 

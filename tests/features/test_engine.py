@@ -249,7 +249,7 @@ class Neighbours:
             found.append(entries)
             return np.arange(len(entries)) % 7 * 1.0  # what is released depends on no record
 
-        self.patch.setattr(GaussianSum, "_noised", noised)
+        self.patch.setattr(GaussianSum, "_add_noise_to_entries", noised)
         self.patch.setattr(
             PrivateRecordAccess, "train_sets", lambda *_: (_ for _ in ()).throw(Done)
         )

@@ -94,7 +94,7 @@ def few_steps(monkeypatch: pytest.MonkeyPatch):
 def small(monkeypatch: pytest.MonkeyPatch):
     """Many parts, and no noise on sums: a last digit of a sum would draw another."""
     monkeypatch.setattr(rows, "BLOCK_NUMBERS", 70 * dataset().schema.shape[0])
-    monkeypatch.setattr(GaussianSum, "_noised", lambda self, entries, stream: entries)
+    monkeypatch.setattr(GaussianSum, "_add_noise_to_entries", lambda self, entries, stream: entries)
 
 
 class TestSelection:

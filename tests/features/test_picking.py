@@ -135,7 +135,7 @@ def law_of_code(
             def draw_below(self, bound: int) -> int:
                 return draw([1 / bound] * bound)
 
-        monkeypatch.setattr(top, "bernoulli_decay", decays)
+        monkeypatch.setattr(top, "draw_bernoulli_exp", decays)
         mechanism = PermuteAndFlip(epsilon=epsilon, k=k, sensitivity=most)
         return mechanism.release(points, Source())  # type: ignore[arg-type]
 

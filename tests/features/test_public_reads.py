@@ -278,7 +278,9 @@ class TestExact:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ):
         """The same records, once public, once private with all noise taken away."""
-        monkeypatch.setattr(GaussianSum, "_noised", lambda self, entries, stream: entries)
+        monkeypatch.setattr(
+            GaussianSum, "_add_noise_to_entries", lambda self, entries, stream: entries
+        )
         data = others(N)
         for method in ("top", "pca"):
             plan = plan_on(method, searched_on=None)

@@ -26,7 +26,7 @@ from pasearch.gpu.bits import NO_STEP, STEPS_PER_BLOCK
 from pasearch.gpu.dense_steps import HALVES_SLACK, GpuTraining, TrainingGroup, can_use_gpu_steps
 from pasearch.gpu.rounds import MAX_FLOAT32_ROWS
 from pasearch.runs.keys import Keys
-from pasearch.runs.normals import grid_distance
+from pasearch.runs.normals import compute_grid_distance
 from pasearch.runs.sums import SUM_ROUNDING
 from pasearch.spaces.modules import KeyedDropout, TemperedSigmoid
 from pasearch.training.augmentation import Augmentation
@@ -163,7 +163,7 @@ def trained(made: Recipe, model: nn.Module, data: Records, *, careful: bool = Fa
 def near(made: Recipe) -> float:
     """By how much weights may differ where sums are rounded to the next grid point."""
     assert made.bounding is not None
-    rate, points = made.learning_rate, grid_distance(SIGMA * made.bounding.sensitivity)
+    rate, points = made.learning_rate, compute_grid_distance(SIGMA * made.bounding.sensitivity)
     assert rate is not None
     return 2 * made.steps * rate / made.expected_batch_size * points
 

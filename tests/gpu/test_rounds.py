@@ -19,7 +19,12 @@ from pasearch.data.partitions import Records
 from pasearch.gpu import rounds
 from pasearch.gpu.rounds import BatchBlocks
 from pasearch.runs.keys import Keys, Stream
-from pasearch.runs.normals import UnrefinedNormals, count_pairs, grid_distance, normals_from_words
+from pasearch.runs.normals import (
+    UnrefinedNormals,
+    compute_grid_distance,
+    count_pairs,
+    normals_from_words,
+)
 from pasearch.runs.sums import SUM_ROUNDING
 from pasearch.spaces.modules import KeyedDropout, Lstm
 from pasearch.training import trainer
@@ -177,8 +182,8 @@ def by_hand(data: Records, made: Recipe, model: nn.Module) -> Tensor:
         )
         noise = normals_from_words(words, count, own["noise"], step).values
         moved = torch.round(
-            (total.double() + scale * noise) / grid_distance(scale)
-        ) * grid_distance(scale)
+            (total.double() + scale * noise) / compute_grid_distance(scale)
+        ) * compute_grid_distance(scale)
         with torch.no_grad():
             start = 0
             for p in model.parameters():
@@ -195,7 +200,7 @@ def test_a_round_is_its_formula():
             expected = by_hand(data, made, make())
             found = trained(made, make(), data, careful=careful)
             # A sum may be rounded to the next grid point, 2^-7 of a standard deviation away.
-            step = STEPS * RATE / BATCH * grid_distance(SIGMA * CLIP)
+            step = STEPS * RATE / BATCH * compute_grid_distance(SIGMA * CLIP)
             assert (found - expected).abs().max() <= step
             assert (found - expected).abs().median() <= 1e-5
             assert not torch.allclose(found, weights(make()), atol=0.05)
@@ -521,7 +526,9 @@ def test_numbers_err_less_than_they_say():
     shares = []
     for place in range(count):
         with mpmath.workprec(400):
-            error = abs(float(exact.exactly(place) - mpmath.mpf(float(alone.values[place]))))
+            error = abs(
+                float(exact.compute_exactly(place) - mpmath.mpf(float(alone.values[place])))
+            )
         shares.append(error / float(alone.errors[place]))
     assert max(shares) < 0.75
     assert max(shares) > 0.1
@@ -537,7 +544,7 @@ def test_a_rounding_in_doubt_is_noted_and_no_other():
     assert not bool(alone.add_to(ours, scale))
     exact.add_to(theirs, scale)
     assert torch.equal(ours, theirs)
-    grain = grid_distance(scale)
+    grain = compute_grid_distance(scale)
     middle = total.double()
     middle[77] = (math.floor(9.0) + 0.5) * grain - scale * alone.values[77]  # to float64's last bit
     assert bool(alone.add_to(middle.clone(), scale))
@@ -668,7 +675,7 @@ def test_on_cuda_a_round_makes_the_steps_that_care_makes():
             # A sum of kernels of our own may be rounded to the next grid point.
             rate, scale = made.learning_rate, SIGMA * CLIP
             assert rate is not None
-            step = STEPS * rate / made.expected_batch_size * grid_distance(scale)
+            step = STEPS * rate / made.expected_batch_size * compute_grid_distance(scale)
             assert torch.allclose(ours, theirs, atol=1e-5 if training._on_gpu is None else step)
 
 

@@ -101,7 +101,7 @@ def test_records_are_sent_once_read_only_and_forgotten(ray: Executor, tmp_path: 
 
     before = stored()
     reads = (Private(tmp_path / "x", 2**20), Numbers(tmp_path / "y", 10, kept=True))
-    results = ray.results(works_of(7, reads), 1, 1)
+    results = ray.run_in_order(works_of(7, reads), 1, 1)
     found = [json.loads(next(results))]
     assert stored() >= before + 2**23, "in the store while works run"
     found += map(json.loads, results)
@@ -187,7 +187,7 @@ def test_what_is_lost_again_and_again_is_done_here(ray: Executor):
             os.kill(os.getpid(), signal.SIGKILL)
         return b"here"
 
-    assert [*ray.results([Work(key="x", do=deadly)], 1, 1)] == [b"here"]
+    assert [*ray.run_in_order([Work(key="x", do=deadly)], 1, 1)] == [b"here"]
 
 
 def test_what_is_slow_is_begun_a_second_time(ray: Executor, tmp_path: Path):
@@ -204,7 +204,7 @@ def test_what_is_slow_is_begun_a_second_time(ray: Executor, tmp_path: Path):
 
     start = time.monotonic()
     works = [Work(key=str(n), do=work(n)) for n in range(3)]
-    assert [*ray.results(works, 1, 1)] == [b"0", b"1", b"2"]
+    assert [*ray.run_in_order(works, 1, 1)] == [b"0", b"1", b"2"]
     assert time.monotonic() - start < 60
 
 
@@ -252,7 +252,7 @@ def test_an_error_of_a_work_is_raised_here_and_nothing_runs_on(three: Any, ray: 
         return do
 
     with pytest.raises(ValueError, match="of the work"):
-        [*ray.results([Work(key=str(n), do=work(n)) for n in range(3)], 1, 1)]
+        [*ray.run_in_order([Work(key=str(n), do=work(n)) for n in range(3)], 1, 1)]
     end = time.monotonic() + 20
     while at_work(three) and time.monotonic() < end:
         time.sleep(0.1)
@@ -285,12 +285,12 @@ def test_gpus_are_asked_for_and_without_any_that_is_said(three: Any, ray: Execut
     half = Cluster(None, three.address, gpus=0.5)
     works = [Work(key="x", do=work)]
     with pytest.raises(UsageError, match=r"gpus_per_worker is 0.5, but no node .* has that"):
-        [*half.results(works, 1, 1)]
+        [*half.run_in_order(works, 1, 1)]
     with pytest.raises(UsageError, match=r"no node .* has that"), half:
         pytest.fail("it is told before anything is charged")
     node = three.add_node(num_cpus=1, num_gpus=1, object_store_memory=2**27)  # in name only
     three.wait_for_nodes()
-    assert [*half.results(works, 1, 1)] == [b"1"]
+    assert [*half.run_in_order(works, 1, 1)] == [b"1"]
     three.remove_node(node)
 
 
@@ -325,7 +325,7 @@ with Cluster(2) as executor:
     for stranger in strangers:
         assert b"in" not in stranger.communicate(timeout=100)[0].split()
         assert stranger.returncode
-    assert list(executor.results([Work(key="x", do=lambda: b"x")], 1, 1)) == [b"x"]
+    assert list(executor.run_in_order([Work(key="x", do=lambda: b"x")], 1, 1)) == [b"x"]
 assert not folder.exists()
 """
 

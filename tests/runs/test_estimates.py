@@ -18,18 +18,18 @@ from pasearch.errors import UsageError
 from pasearch.runs import estimates
 from pasearch.runs.estimates import (
     LOWER_EDGES,
-    MIN_DEVIATIONS,
-    SIZE_EDGES,
+    MAGNITUDE_EDGES,
+    MIN_RANGE_DEVIATIONS,
     UPPER_EDGES,
     ZERO_BIN,
     CategoryCounts,
     ClassCount,
     NumberBounds,
-    count_size_bins,
+    count_magnitude_bins,
     find_used_bins,
 )
 from pasearch.runs.keys import Keys, Stream
-from pasearch.runs.normals import grid_distance
+from pasearch.runs.normals import compute_grid_distance
 
 Trial = Callable[[Stream], bool]
 
@@ -59,13 +59,13 @@ def scaled_noise(monkeypatch: pytest.MonkeyPatch, factor: float) -> None:
 
 def counted_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     """A record is in its bin and in the one above."""
-    right = estimates.count_size_bins
+    right = estimates.count_magnitude_bins
 
     def wrong(values: np.ndarray) -> np.ndarray:
         counts = right(values)
         return counts + np.append([0.0], counts[:-1])
 
-    monkeypatch.setattr(estimates, "count_size_bins", wrong)
+    monkeypatch.setattr(estimates, "count_magnitude_bins", wrong)
 
 
 class TestCategories:
@@ -92,7 +92,7 @@ class TestCategories:
         threshold = CategoryCounts(noise_multiplier=sigma, delta=delta, most=1).threshold
 
         def lone(t: int) -> float:  # log P[1 + N(0, sigma^2) >= t - grid / 2]
-            return float(norm.logsf((t - grid_distance(sigma) / 2 - 1) / sigma))
+            return float(norm.logsf((t - compute_grid_distance(sigma) / 2 - 1) / sigma))
 
         # Below delta by more than logsf can be wrong; one less would not be, but for a hair.
         assert lone(threshold) <= math.log(delta) - 1e-10
@@ -103,7 +103,7 @@ class TestCategories:
     def test_the_threshold_is_of_counts_as_they_are_rounded(self, delta: float, threshold: int):
         """1 + sigma d lies just below a whole number: rounding alone would reach it."""
         sigma = (threshold - 1) / -float(norm.ppf(delta)) * (1 - 3e-9)
-        step = grid_distance(sigma)
+        step = compute_grid_distance(sigma)
 
         def rounded(least: int) -> float:  # P[step round((1 + sigma z) / step) >= least]
             return float(norm.sf(((math.ceil(least / step) - 0.5) * step - 1) / sigma))
@@ -231,7 +231,7 @@ class TestAuditOfCategories:
     @pytest.mark.statistical
     @pytest.mark.parametrize("threshold", [1, 2, 3])
     def test_sees_that_the_threshold_is_off(self, monkeypatch, threshold: int):
-        monkeypatch.setattr(estimates, "_threshold", lambda *_: threshold)
+        monkeypatch.setattr(estimates, "_compute_threshold", lambda *_: threshold)
         assert self.lone() > self.MECHANISM.delta
 
     @pytest.mark.statistical
@@ -243,7 +243,7 @@ class TestAuditOfCategories:
     @pytest.mark.statistical
     def test_sees_that_the_noise_is_off(self, monkeypatch):
         scaled_noise(monkeypatch, 0.0)
-        monkeypatch.setattr(estimates, "_threshold", lambda *_: 9.5)
+        monkeypatch.setattr(estimates, "_compute_threshold", lambda *_: 9.5)
         assert self.pair() > 5.0
 
 
@@ -251,18 +251,18 @@ class TestBins:
     @pytest.mark.unit
     def test_cover_every_number_once(self):
         assert len(UPPER_EDGES) == len(LOWER_EDGES) == 321
-        np.testing.assert_allclose(SIZE_EDGES, 2.0 ** (np.arange(-40, 121) / 2), rtol=1e-15)
+        np.testing.assert_allclose(MAGNITUDE_EDGES, 2.0 ** (np.arange(-40, 121) / 2), rtol=1e-15)
         np.testing.assert_array_equal(LOWER_EDGES[1:], UPPER_EDGES[:-1])
         assert LOWER_EDGES[ZERO_BIN] == UPPER_EDGES[ZERO_BIN] == 0.0
         assert UPPER_EDGES[-1] == -LOWER_EDGES[0] == 2.0**60
         assert (np.delete(LOWER_EDGES, ZERO_BIN) < np.delete(UPPER_EDGES, ZERO_BIN)).all()
-        assert max(b / a for a, b in pairwise(SIZE_EDGES.tolist())) < 1.4143
+        assert max(b / a for a, b in pairwise(MAGNITUDE_EDGES.tolist())) < 1.4143
         assert not np.signbit(LOWER_EDGES[ZERO_BIN])
 
     @pytest.mark.property
     @given(st.floats(allow_nan=True, allow_infinity=True))
     def test_hold_a_number_in_one_of_them_or_in_none(self, value: float):
-        counts = count_size_bins(np.array([value]))
+        counts = count_magnitude_bins(np.array([value]))
         assert counts.sum() == math.isfinite(value)
         if not math.isfinite(value):
             return
@@ -279,7 +279,9 @@ class TestBins:
     @given(st.lists(st.floats(), max_size=8), st.integers(0, 7))
     def test_a_record_moves_them_by_one_at_most(self, values: list[float], gone: int):
         fewer = [v for i, v in enumerate(values) if i != gone]
-        moved = count_size_bins(np.array(values, float)) - count_size_bins(np.array(fewer, float))
+        moved = count_magnitude_bins(np.array(values, float)) - count_magnitude_bins(
+            np.array(fewer, float)
+        )
         assert np.linalg.norm(moved) <= 1
 
 
@@ -297,7 +299,7 @@ class TestInUse:
         stretches = [(a, b) for a in range(len(counts)) for b in range(a, min(a + 16, len(counts)))]
         sums = np.concatenate([[0.0], np.cumsum(noisy)])
         size = {(a, b): (sums[b + 1] - sums[a]) / math.sqrt(b + 1 - a) for a, b in stretches}
-        hold = [each for each in stretches if size[each] >= MIN_DEVIATIONS]
+        hold = [each for each in stretches if size[each] >= MIN_RANGE_DEVIATIONS]
         least = [
             (a, b)
             for a, b in hold
@@ -342,7 +344,7 @@ class TestBounds:
     def test_find_a_long_tail_of_which_no_bin_stands_out(self):
         tail = 2.0 ** np.linspace(8, 16, 600)
         values = np.concatenate([np.zeros(4000), tail])
-        assert count_size_bins(tail).max() < MIN_DEVIATIONS * 20.0 / 2
+        assert count_magnitude_bins(tail).max() < MIN_RANGE_DEVIATIONS * 20.0 / 2
         found = self.estimated_privately(values, 20.0)
         assert sum(2.0**13 <= high <= 2.0**18 for _, high in found) >= 17
 
@@ -380,7 +382,7 @@ class TestAuditOfBounds:
     @pytest.mark.statistical
     def test_sees_that_the_noise_is_off(self, monkeypatch):
         scaled_noise(monkeypatch, 0.0)
-        monkeypatch.setattr(estimates, "MIN_DEVIATIONS", 4.5)
+        monkeypatch.setattr(estimates, "MIN_RANGE_DEVIATIONS", 4.5)
         assert self.audit() > 4.0
 
     @pytest.mark.statistical
@@ -391,7 +393,7 @@ class TestAuditOfBounds:
     @pytest.mark.statistical
     @pytest.mark.parametrize("sigma", [3.0])
     def test_a_bin_is_in_use_as_often_as_the_law_says_and_no_other_law(self, monkeypatch, sigma):
-        monkeypatch.setattr(estimates, "MAX_STRETCH_BINS", 1)
+        monkeypatch.setattr(estimates, "MAX_RANGE_BINS", 1)
         mechanism = NumberBounds(noise_multiplier=sigma)
         values = np.concatenate([np.zeros(1000), np.full(17, 1000.0)])
         trials = 2000
@@ -399,7 +401,9 @@ class TestAuditOfBounds:
 
         def pvalue(value: float) -> float:
             # One of the 14 bins above may pass as well: 3e-7 each.
-            return binomtest(seen, trials, norm.sf((MIN_DEVIATIONS * sigma - 17) / value)).pvalue
+            return binomtest(
+                seen, trials, norm.sf((MIN_RANGE_DEVIATIONS * sigma - 17) / value)
+            ).pvalue
 
         assert pvalue(sigma) > 1e-3
         assert pvalue(sigma * 1.5) < 1e-6

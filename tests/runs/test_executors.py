@@ -65,7 +65,7 @@ def test_results_come_in_the_order_of_the_works(executor: Executor, tmp_path: Pa
     (tmp_path / "x").write_text("hello")
     reads = (Text(tmp_path / "x"),)
     works = [Work(key=str(number), do=saying(number), reads=reads) for number in range(7)]
-    found = [each.decode().split() for each in executor.results(works, 1, 2)]
+    found = [each.decode().split() for each in executor.run_in_order(works, 1, 2)]
     assert [(int(number), text) for number, text, _ in found] == [(n, "hello") for n in range(7)]
     others = {int(worker) for *_, worker in found} - {os.getpid()}
     assert bool(others) is (executor.name == "process")
@@ -82,14 +82,14 @@ def test_what_a_killed_process_was_doing_is_done_again():
 
     works = [Work(key=str(n), do=partial(deadly, os.getpid(), n)) for n in range(4)]
     with ProcessExecutor(2) as executor:
-        assert [*executor.results(works, 1, 2)] == [b"0", b"1", b"2", b"3"]
+        assert [*executor.run_in_order(works, 1, 2)] == [b"0", b"1", b"2", b"3"]
 
 
 @pytest.mark.unit
 def test_what_is_handed_over_is_as_said():
-    assert [LocalExecutor().takes(count, long=True) for count in (1, 2)] == [False, False]
-    assert [AutomaticExecutor().takes(2, long=long) for long in (False, True)] == [False, True]
-    assert [ProcessExecutor(2).takes(count, long=False) for count in (1, 2)] == [False, True]
+    assert [LocalExecutor().accepts(count, long=True) for count in (1, 2)] == [False, False]
+    assert [AutomaticExecutor().accepts(2, long=long) for long in (False, True)] == [False, True]
+    assert [ProcessExecutor(2).accepts(count, long=False) for count in (1, 2)] == [False, True]
     assert [isinstance(make_executor(name), kind) for name, kind in (
         ("auto", AutomaticExecutor), ("local", LocalExecutor), ("process", ProcessExecutor),
     )] == [True] * 3  # fmt: skip
@@ -238,7 +238,7 @@ def held():
 
 
 class Large:
-    def done(self):
+    def run(self):
         pieces = [np.ones(2**22) for _ in range(12)]  # of 32 MiB
         return b"%d" % len(pieces)
 

@@ -15,14 +15,14 @@ from scipy.stats import chi2_contingency, chisquare
 from pasearch.accounting.events import Geometric
 from pasearch.errors import UsageError
 from pasearch.runs.keys import ExactIntegers, Keys
-from pasearch.runs.mechanisms import NoisyCount, bernoulli_exp, discrete_laplace
+from pasearch.runs.mechanisms import NoisyCount, draw_bernoulli_exp_below_1, draw_discrete_laplace
 
 DRAWS = 20_000
 
 
 def draws(epsilon: float, size: int = DRAWS) -> np.ndarray:
     below = Keys.from_seed(11).stream("test", str(epsilon)).integers().draw_below
-    return np.array([discrete_laplace(Fraction(epsilon), below) for _ in range(size)])
+    return np.array([draw_discrete_laplace(Fraction(epsilon), below) for _ in range(size)])
 
 
 def pvalue(sample: np.ndarray, epsilon: float) -> float:
@@ -116,7 +116,7 @@ def test_the_coin_is_exact_by_enumeration(gamma: Fraction):
             chance = gamma.numerator / Fraction(bound)
             return 0 if draw([chance, 1 - chance]) == 0 and gamma else gamma.numerator
 
-        return bernoulli_exp(gamma.numerator, gamma.denominator, below)
+        return draw_bernoulli_exp_below_1(gamma.numerator, gamma.denominator, below)
 
     law = enumerate_runs(run, 1e-14)
     assert float(law[True]) == pytest.approx(math.exp(-gamma), abs=1e-12)
@@ -146,8 +146,8 @@ def test_the_law_is_exact_by_enumeration(epsilon: Fraction, monkeypatch: pytest.
                 raise Restart
             return heads
 
-        monkeypatch.setattr("pasearch.runs.mechanisms.bernoulli_exp", coin)
-        return discrete_laplace(epsilon, below)
+        monkeypatch.setattr("pasearch.runs.mechanisms.draw_bernoulli_exp_below_1", coin)
+        return draw_discrete_laplace(epsilon, below)
 
     law = enumerate_runs(run, 1e-13)
     accepted = 1 - law.pop("restart")

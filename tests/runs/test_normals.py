@@ -31,8 +31,8 @@ from pasearch.runs.normals import (
     MIN_U_BITS,
     Normals,
     box_muller,
+    compute_grid_distance,
     draw_normals,
-    grid_distance,
     normals_from_words,
 )
 from pasearch.runs.processor import ThreadTeam
@@ -46,11 +46,13 @@ def stream_of(*name: str | int) -> Stream:
 
 def decided(numbers: Normals, total: float, place: int, scale: float) -> float:
     """The rounding of total + scale z by its definition, with 400 bits."""
-    grain = Fraction(grid_distance(scale))
+    grain = Fraction(compute_grid_distance(scale))
     with mpmath.workprec(400):
         whole = Fraction(total) / grain
         exact = mpmath.mpf(whole.numerator) / whole.denominator
-        noisy = exact + mpmath.mpf(scale) / mpmath.mpf(float(grain)) * numbers.exactly(place)
+        noisy = exact + mpmath.mpf(scale) / mpmath.mpf(float(grain)) * numbers.compute_exactly(
+            place
+        )
         return float(mpmath.nint(noisy) * float(grain))
 
 
@@ -78,8 +80,8 @@ each_way = pytest.mark.parametrize("way", WAYS)
 @pytest.mark.unit
 @given(scale=st.floats(1e-300, 1e300))
 def test_a_grid_is_a_power_of_two_between_a_128th_and_half_of_one_of_the_scale(scale: float):
-    assert math.frexp(grid_distance(scale))[0] == 0.5
-    assert 2**7 <= scale / grid_distance(scale) < 2**8
+    assert math.frexp(compute_grid_distance(scale))[0] == 0.5
+    assert 2**7 <= scale / compute_grid_distance(scale) < 2**8
 
 
 def largest_error(numbers: Normals) -> float:
@@ -87,7 +89,9 @@ def largest_error(numbers: Normals) -> float:
     count, values = numbers.count, numbers.compute().values
     assert len(values) == count
     places = [i for i in range(0, count, max(1, count // 200)) if not math.isnan(values[i])]
-    return max((abs(float(numbers.exactly(i)) - float(values[i])) for i in places), default=0.0)
+    return max(
+        (abs(float(numbers.compute_exactly(i)) - float(values[i])) for i in places), default=0.0
+    )
 
 
 @pytest.mark.oracle
@@ -151,7 +155,7 @@ def test_no_zero_is_negative(way: str):
     scale = 1.0
     for kind in KINDS:
         for size in (-0.4, -1e-9):
-            start = np.full(100_000, size * grid_distance(scale), dtype=kind)
+            start = np.full(100_000, size * compute_grid_distance(scale), dtype=kind)
             noisy = released(WAYS[way](len(start), stream_of("zeros")), start, scale)
             assert len(noisy[noisy == 0]) > 100
             assert not np.signbit(noisy[noisy == 0]).any()
@@ -160,9 +164,9 @@ def test_no_zero_is_negative(way: str):
 @pytest.mark.unit
 def test_machine_code_is_loaded_when_it_pays(monkeypatch: pytest.MonkeyPatch):
     made.load_compiled.cache_clear()
-    monkeypatch.setattr(made, "_drawn", 0)
+    monkeypatch.setattr(made, "_drawn_count", 0)
     assert draw_normals(5000, stream_of("few")).code is None
-    monkeypatch.setattr(made, "_drawn", made.MIN_COMPILED_NUMBERS)
+    monkeypatch.setattr(made, "_drawn_count", made.MIN_COMPILED_NUMBERS)
     assert draw_normals(5000, stream_of("few")).code is compiled
 
 
@@ -194,7 +198,7 @@ def other_numbers(honest: Any, bits: Any, total: Any, *given: Any) -> int:
 def test_machine_code_that_fails_or_releases_other_numbers_is_not_used(
     place: Any, name: str, fault: Any, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(made, "_drawn", made.MIN_COMPILED_NUMBERS)
+    monkeypatch.setattr(made, "_drawn_count", made.MIN_COMPILED_NUMBERS)
     made.load_compiled.cache_clear()
     with monkeypatch.context() as patch:
         patch.setattr(place, name, fault)
@@ -224,7 +228,8 @@ def test_no_number_of_many_is_rounded_otherwise_than_by_all_its_bits(
     start = np.random.default_rng(4).normal(size=count).astype(kind)
     values = draw_normals(count, stream).compute().values
     expected = (
-        np.rint((start + values * scale) / grid_distance(scale)) * grid_distance(scale)
+        np.rint((start + values * scale) / compute_grid_distance(scale))
+        * compute_grid_distance(scale)
     ).astype(kind)
     for way in ("arrays", "machine code"):
         assert np.array_equal(released(WAYS[way](count, stream), start, scale), expected)
@@ -241,9 +246,9 @@ def test_what_lies_between_two_grid_points_is_decided_by_more_digits(
 ):
     """Sums are chosen so that the noisy one is half a grid point, up to what a float can tell."""
     scale, count = 2.0, 400
-    grain = grid_distance(scale)
+    grain = compute_grid_distance(scale)
     numbers = draw_normals(count, stream_of("half"))
-    halves = np.array([float(numbers.exactly(i)) for i in range(count)]) * scale
+    halves = np.array([float(numbers.compute_exactly(i)) for i in range(count)]) * scale
     start = np.floor(halves / grain) * grain + 0.5 * grain - halves
     # Half a float to either side: which one is nearer, no float64 can tell.
     expected = np.array([decided(numbers, start[i], i, scale) for i in range(count)])
@@ -288,7 +293,7 @@ def test_what_float32_is_too_coarse_for_is_exact_too():
         start = np.random.default_rng(3).normal(size=count).astype(kind)
         noisy = released(numbers, start, scale)
         values = draw_normals(count, stream_of("coarse")).compute().values
-        rest = (start.astype(float) + values * scale) / grid_distance(scale)
+        rest = (start.astype(float) + values * scale) / compute_grid_distance(scale)
         asked = np.flatnonzero(~(np.abs(rest - np.rint(rest)) <= 0.499))
         assert len(asked) > 60
         for place in map(int, asked):
@@ -321,14 +326,14 @@ def test_sums_and_noise_of_any_size_meet():
 
 
 def points(numbers: Normals, count: int, scale: float = 1.0) -> np.ndarray:
-    noisy = released(numbers, np.full(count, 0.3 * grid_distance(scale)), scale)
-    return np.rint(noisy / grid_distance(scale)).astype(int)
+    noisy = released(numbers, np.full(count, 0.3 * compute_grid_distance(scale)), scale)
+    return np.rint(noisy / compute_grid_distance(scale)).astype(int)
 
 
 def pvalue_of_points(found: np.ndarray, scale: float = 1.0) -> float:
     """Chi square of the 400 points in the middle, each on its own, and of what lies outside."""
     near = np.arange(-200, 201)
-    edges = (np.append(near, 201) - 0.5 - 0.3) * grid_distance(scale) / scale
+    edges = (np.append(near, 201) - 0.5 - 0.3) * compute_grid_distance(scale) / scale
     chances = np.diff(norm.cdf(edges))
     seen = np.array([(found == each).sum() for each in near])
     rest = len(found) - seen.sum()

@@ -17,9 +17,9 @@ from pasearch.runs import estimates, sums
 from pasearch.runs.estimates import (
     JOINED_LOWER_EDGES,
     JOINED_UPPER_EDGES,
-    MIDDLE_BIN,
+    JOINED_ZERO_BIN,
     NumberBins,
-    exact_bin_edges,
+    compute_exact_bin_edges,
     make_cell_edges,
 )
 from pasearch.runs.keys import Keys, Stream
@@ -97,11 +97,11 @@ class TestEdges:
     @pytest.mark.unit
     def test_without_noise_they_are_the_quantiles(self):
         values = np.arange(1000.0)
-        assert exact_bin_edges(values, 0.0, 999.0, 4) == pytest.approx((250, 500, 750))
-        assert exact_bin_edges(np.array([math.nan]), 0.0, 1.0, 4) == ()
-        assert exact_bin_edges(np.full(9, 3.0), 0.0, 5.0, 4) == (3.0,)
+        assert compute_exact_bin_edges(values, 0.0, 999.0, 4) == pytest.approx((250, 500, 750))
+        assert compute_exact_bin_edges(np.array([math.nan]), 0.0, 1.0, 4) == ()
+        assert compute_exact_bin_edges(np.full(9, 3.0), 0.0, 5.0, 4) == (3.0,)
         spike = np.concatenate([np.zeros(9000), np.arange(1.0, 1001.0)])
-        found = exact_bin_edges(spike, 0.0, 1000.0, 10)
+        found = compute_exact_bin_edges(spike, 0.0, 1000.0, 10)
         assert found[0] <= 1.0, "what is often repeated has a bin of its own"
         assert shares(spike[9000:], found[1:]) == pytest.approx(1 / len(found), abs=0.01)
 
@@ -110,15 +110,15 @@ class TestCells:
     @pytest.mark.unit
     def test_a_bin_of_many_is_cut_and_bins_of_few_are_joined(self):
         noisy = np.zeros(len(JOINED_UPPER_EDGES))
-        noisy[MIDDLE_BIN + 10 : MIDDLE_BIN + 15] = 1.0
-        noisy[MIDDLE_BIN + 15] = 1000.0
+        noisy[JOINED_ZERO_BIN + 10 : JOINED_ZERO_BIN + 15] = 1.0
+        noisy[JOINED_ZERO_BIN + 15] = 1000.0
         found = make_cell_edges(
-            JOINED_LOWER_EDGES[MIDDLE_BIN:],
-            JOINED_UPPER_EDGES[MIDDLE_BIN:],
-            noisy[MIDDLE_BIN:],
+            JOINED_LOWER_EDGES[JOINED_ZERO_BIN:],
+            JOINED_UPPER_EDGES[JOINED_ZERO_BIN:],
+            noisy[JOINED_ZERO_BIN:],
             1.0,
         )
-        edge = float(JOINED_UPPER_EDGES[MIDDLE_BIN + 14])
+        edge = float(JOINED_UPPER_EDGES[JOINED_ZERO_BIN + 14])
         assert np.count_nonzero(found < edge) <= 1
         assert np.count_nonzero(found > edge) > 30
 
@@ -138,12 +138,12 @@ class TestAudit:
         always_twice(monkeypatch)
         mechanism = NumberBins(noise_multiplier=self.SIGMA, most=10)
         seen: dict[str, float] = {}
-        first, later = estimates.release_size_counts, estimates.release_cell_counts
+        first, later = estimates.release_magnitude_counts, estimates.release_cell_counts
 
         def sizes(values: np.ndarray, sigma: float, source: Stream) -> np.ndarray:
             noisy = first(values, sigma, source)
             seen.clear()
-            seen["first"] = float(noisy[MIDDLE_BIN + 11])
+            seen["first"] = float(noisy[JOINED_ZERO_BIN + 11])
             return noisy
 
         def look(known: np.ndarray, knots: np.ndarray, sigma: float, source: Stream) -> np.ndarray:
@@ -152,7 +152,7 @@ class TestAudit:
             seen[f"look {len(seen)}"] = float(noisy[place])
             return noisy
 
-        monkeypatch.setattr(estimates, "release_size_counts", sizes)
+        monkeypatch.setattr(estimates, "release_magnitude_counts", sizes)
         monkeypatch.setattr(estimates, "release_cell_counts", look)
 
         def look_full(count: int) -> Trial:

@@ -44,9 +44,9 @@ from pasearch.runs import shared_ledger as module
 from pasearch.runs.shared_ledger import (
     RENYI_ORDERS,
     SharedLedger,
-    adaptive_price,
-    failure_probability,
-    loss_curve,
+    compute_adaptive_cost,
+    compute_failure_probability,
+    compute_loss_curve,
 )
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -61,10 +61,10 @@ SMALL = {"train": Geometric(epsilon=0.4), "test": Geometric(epsilon=0.4)}
 
 @pytest.fixture(scope="module", autouse=True)
 def priced_once() -> Iterator[None]:
-    before = module.loss_curve
-    module.loss_curve = functools.cache(before)
+    before = module.compute_loss_curve
+    module.compute_loss_curve = functools.cache(before)
     yield
-    module.loss_curve = before
+    module.compute_loss_curve = before
 
 
 @pytest.fixture
@@ -87,9 +87,10 @@ def reserved(path: Path) -> list[str]:
 
 def priced(events: list[Event], delta: float = DELTA) -> float:
     runs = [
-        (e, module.loss_curve(e, failure_probability(i + 1, delta))) for i, e in enumerate(events)
+        (e, module.compute_loss_curve(e, compute_failure_probability(i + 1, delta)))
+        for i, e in enumerate(events)
     ]
-    return adaptive_price(runs, delta).epsilon
+    return compute_adaptive_cost(runs, delta).epsilon
 
 
 # --- the file ---
@@ -407,7 +408,7 @@ def test_an_error_inside_leaves_nothing(shared: SharedLedger, monkeypatch: pytes
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(module, "adaptive_price", fails)
+        patch.setattr(module, "compute_adaptive_cost", fails)
         with pytest.raises(KeyboardInterrupt):
             shared.reserve("a", SMALL, N)
     assert reserved(shared.path) == []
@@ -421,14 +422,14 @@ from pasearch.runs import shared_ledger as module
 
 path, instant, run = sys.argv[1:]
 if instant == "before commit":
-    count = module.adaptive_price
-    module.adaptive_price = lambda runs, delta, calls=[]: (
+    count = module.compute_adaptive_cost
+    module.compute_adaptive_cost = lambda runs, delta, calls=[]: (
         calls.append(1), os._exit(9) if len(calls) == 2 else None, count(runs, delta))[2]
 if instant == "after commit":
     module.sync_folder = lambda path: os._exit(9)
 if instant == "forgetful":  # the planted bug: each run is priced as if it were the only one
-    total = module.adaptive_price
-    module.adaptive_price = lambda runs, delta: total(runs[-1:], delta)
+    total = module.compute_adaptive_cost
+    module.compute_adaptive_cost = lambda runs, delta: total(runs[-1:], delta)
 print("ready", flush=True)
 if instant in ("race", "forgetful"):
     sys.stdin.readline()
@@ -554,7 +555,7 @@ def test_no_sequence_exceeds_the_total(steps: list[tuple[int, int]], total: floa
                 fits = priced(
                     [
                         *map(
-                            module.worst_partition_event,
+                            module.make_worst_partition_event,
                             (MENU[c] for c in [*plans.values(), choice]),
                         )
                     ]
@@ -565,7 +566,7 @@ def test_no_sequence_exceeds_the_total(steps: list[tuple[int, int]], total: floa
                 assert after.epsilon <= total
                 assert after == shared.spent()
             assert reserved(shared.path) == list(plans)
-        events = [module.worst_partition_event(MENU[choice]) for choice in plans.values()]
+        events = [module.make_worst_partition_event(MENU[choice]) for choice in plans.values()]
         assert priced(events) <= total
         # What is reserved is at least what a plan fixed in advance would cost.
         assert not events or price(Composition(events=tuple(events)), DELTA).epsilon <= total * 1.03
@@ -578,12 +579,12 @@ def test_no_sequence_exceeds_the_total(steps: list[tuple[int, int]], total: floa
 def test_the_shares_of_delta_add_up_to_it():
     """Each order's share is read off the price of runs that have a bound at that order only."""
     event = Geometric(epsilon=1e-3)
-    shares = [failure_probability(number, DELTA) for number in range(1, 10_000)]
+    shares = [compute_failure_probability(number, DELTA) for number in range(1, 10_000)]
     shares.append(module.FIRST_RUN_SHARE * DELTA)
     for index, a in enumerate(RENYI_ORDERS):
         curve = np.full(len(RENYI_ORDERS) + 1, np.inf)
         curve[index] = 1.0
-        excess = 2.0 - adaptive_price([(event, curve), (event, curve)], DELTA).epsilon
+        excess = 2.0 - compute_adaptive_cost([(event, curve), (event, curve)], DELTA).epsilon
         shares.append(math.exp((a - 1) * excess) * (1 - 1 / a) ** (a - 1) / a)
     assert 0.99 * DELTA < sum(shares) <= DELTA * (1 + 1e-9)
 
@@ -592,16 +593,19 @@ def test_the_shares_of_delta_add_up_to_it():
 def test_the_largest_losses_add_up_without_a_share():
     curve = np.append(np.full(len(RENYI_ORDERS), np.inf), 0.7)
     run = (Geometric(epsilon=0.1), curve)
-    assert adaptive_price([run, run], DELTA).epsilon == pytest.approx(1.4)
+    assert compute_adaptive_cost([run, run], DELTA).epsilon == pytest.approx(1.4)
 
 
 @pytest.mark.unit
 def test_the_first_run_keeps_its_share_of_delta():
     first = Gaussian(noise_multiplier=3.0)
     nothing = np.zeros(len(RENYI_ORDERS) + 1)
-    runs = [(first, loss_curve(first, failure_probability(1, DELTA)) * 0), (NoRelease(), nothing)]
-    assert adaptive_price(runs[:1], DELTA).epsilon == price(first, DELTA).epsilon
-    assert adaptive_price(runs, DELTA).epsilon == price(first, DELTA / 8).epsilon
+    runs = [
+        (first, compute_loss_curve(first, compute_failure_probability(1, DELTA)) * 0),
+        (NoRelease(), nothing),
+    ]
+    assert compute_adaptive_cost(runs[:1], DELTA).epsilon == price(first, DELTA).epsilon
+    assert compute_adaptive_cost(runs, DELTA).epsilon == price(first, DELTA / 8).epsilon
 
 
 @pytest.mark.oracle
@@ -614,7 +618,7 @@ def test_a_curve_bounds_the_exact_moments_of_a_gaussian(sigma: float):
         return max(0.0, (delta - d) / (1 - d))
 
     top = price(Gaussian(noise_multiplier=sigma), d).epsilon
-    curve = loss_curve(Gaussian(noise_multiplier=sigma), d)
+    curve = compute_loss_curve(Gaussian(noise_multiplier=sigma), d)
     assert curve[-1] == price(Gaussian(noise_multiplier=sigma), d / 2).epsilon
     for a, found in zip(RENYI_ORDERS, curve[:-1], strict=True):
         if (a - 1) * top > 300:
@@ -631,7 +635,7 @@ def test_a_curve_bounds_the_exact_moments_of_a_gaussian(sigma: float):
 @pytest.mark.oracle
 def test_a_curve_of_a_noisy_count_is_its_two_valued_law():
     for epsilon in [0.01, 0.3, 1.0, 5.0]:
-        curve = loss_curve(Geometric(epsilon=epsilon), 1e-9)[:-1]
+        curve = compute_loss_curve(Geometric(epsilon=epsilon), 1e-9)[:-1]
         exact = rdp_curve(Geometric(epsilon=epsilon), RENYI_ORDERS)
         assert np.all(curve >= exact * (1 - 1e-4))
         assert np.all(curve <= exact * 1.02 + 1e-6)
@@ -640,9 +644,9 @@ def test_a_curve_of_a_noisy_count_is_its_two_valued_law():
 
 @pytest.mark.unit
 def test_a_curve_without_a_bound_is_infinite():
-    assert np.all(np.isinf(loss_curve(Gaussian(noise_multiplier=1.0), 1e-16)))
-    assert np.all(np.isinf(loss_curve(Gaussian(noise_multiplier=0.01), 1e-6)))
-    assert np.all(loss_curve(Gaussian(noise_multiplier=1e9), 1e-6) == 0)
+    assert np.all(np.isinf(compute_loss_curve(Gaussian(noise_multiplier=1.0), 1e-16)))
+    assert np.all(np.isinf(compute_loss_curve(Gaussian(noise_multiplier=0.01), 1e-6)))
+    assert np.all(compute_loss_curve(Gaussian(noise_multiplier=1e9), 1e-6) == 0)
 
 
 def gaussian_delta(mu: float, e: np.ndarray) -> np.ndarray:

@@ -73,7 +73,7 @@ class TestWholeNumbers:
 
     @pytest.mark.statistical
     def test_an_audit_sees_that_the_noise_is_off(self, monkeypatch: pytest.MonkeyPatch):
-        monkeypatch.setattr(sums, "discrete_laplace", lambda *_: 0)
+        monkeypatch.setattr(sums, "draw_discrete_laplace", lambda *_: 0)
         noise = NoisySum(epsilon=1.0, most=10)
         found = audited_epsilon(
             lambda s: noise.release(110, s) >= 110, lambda s: noise.release(100, s) >= 110, 0.0

@@ -200,7 +200,7 @@ def test_a_gpu_of_the_cluster_is_used_where_one_was_asked_for(
     class Elsewhere(LocalExecutor):
         is_remote = True
 
-        def takes(self, count: int, *, long: bool) -> bool:
+        def accepts(self, count: int, *, long: bool) -> bool:
             return True
 
     def counted(jobs: list[TrainingJob], *how: Any) -> Iterator[Any]:

@@ -53,7 +53,7 @@ from pasearch.runs import mechanisms, normals, sums
 from pasearch.runs.folder import RunFolder
 from pasearch.runs.keys import Keys, Stream
 from pasearch.runs.ledger import Ledger
-from pasearch.runs.normals import Normals, grid_distance
+from pasearch.runs.normals import Normals, compute_grid_distance
 from pasearch.runs.sums import SUM_ROUNDING
 from pasearch.search.candidate_training import compute_score_count
 from pasearch.search.engine import SearchEngine
@@ -256,7 +256,9 @@ def observe(
                 found = released_counts(bounding, before, training._state)
                 z, deviation = shares(bounding, z, len(moved))
                 # What the rounding to a grid has taken off, or else a residual may be exactly 0.
-                found += grid_distance(deviation) * generator.uniform(-0.5, 0.5, size=found.shape)
+                found += compute_grid_distance(deviation) * generator.uniform(
+                    -0.5, 0.5, size=found.shape
+                )
                 counts.append((found - (within - 0.5).sum(axis=1)) / deviation)
             exact = [scale * part for scale, part in zip(scales, exact, strict=True)]
             deviations = [z * sensitivity(bounding, before.bounds) * scale for scale in scales]
@@ -913,12 +915,12 @@ def test_looks_with_other_noise_are_caught(
     name: str, share: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     for module in (mechanisms, sums):
-        honest = module.discrete_laplace
+        honest = module.draw_discrete_laplace
 
         def other(epsilon: Any, below: Any, honest: Any = honest) -> int:
             return honest(epsilon / Fraction(share).limit_denominator(3), below)
 
-        monkeypatch.setattr(module, "discrete_laplace", other)
+        monkeypatch.setattr(module, "draw_discrete_laplace", other)
     with looking(name, tmp_path / "run") as looks:
         found = looks.residuals(LOOKS)
     assert geometric_pvalue(found, looks.epsilon / looks.most) < REJECT

@@ -389,7 +389,9 @@ class TestTrainings:
         assert fast._state.noise_deviation == plain._state.noise_deviation > 0
         for training in (fast, plain):
             training.finish()
-        grain = normals.grid_distance(fast._state.noise_deviation) / recipe.expected_batch_size
+        grain = (
+            normals.compute_grid_distance(fast._state.noise_deviation) / recipe.expected_batch_size
+        )
         most = 5e-3 if "adam" in recipe.optimizer else 0.1 * grain + 1e-5
         for first, second in zip(fast._weights, plain._weights, strict=True):
             assert float((first - second).abs().max()) <= most
@@ -401,7 +403,7 @@ class TestTrainings:
         assert fast._sums.flats[0].numel() > normals.MAX_SINGLE_PIECE_COUNT
         apart = (sums_of(fast, 2, 1.0) - sums_of(plain, 2, 1.0)).abs()
         assert float((apart > 0).double().mean()) < 0.01
-        assert float(apart.max()) <= 1.01 * normals.grid_distance(0.7)
+        assert float(apart.max()) <= 1.01 * normals.compute_grid_distance(0.7)
 
     @pytest.mark.contract
     def test_follow_from_their_keys(self, monkeypatch: pytest.MonkeyPatch):
@@ -580,9 +582,9 @@ def test_what_float64_cannot_tell_is_settled_by_more_digits(monkeypatch: pytest.
     words = stream.random_words().take(2 * normals.count_pairs(count)).copy()
     words[:4] = 0, 1, 2**63 - 1, -(2**63)
     asked = []
-    honest = normals.Normals._decided
+    honest = normals.Normals._round_exactly
     monkeypatch.setattr(
-        normals.Normals, "_decided",
+        normals.Normals, "_round_exactly",
         lambda self, exact, place, wide: asked.append(place) or honest(self, exact, place, wide),
     )  # fmt: skip
     given = [np.linspace(-3.0, 3.0, count).astype(np.float32) for _ in range(2)]
@@ -607,7 +609,7 @@ def test_a_grid_that_float32_cannot_divide_by_is_left_to_arrays():
 def test_a_generator_that_is_wound_is_the_steps_own():
     for secure in [False, True]:
         stream = Keys.from_seed(2, secure=secure).stream("batch")
-        wound = stream.generators()
+        wound = stream.make_generator_function()
         for step in (0, 5, 2, 2**63 + 1, 5):
             fresh = stream.generator(step)
             found = wound(step)

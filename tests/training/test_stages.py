@@ -174,7 +174,7 @@ class TestAdaptive:
         total = noisy_sum(records(null=tuple(range(N))), made, state=quiet)
         first = noisy_sum(records(null=tuple(range(N))), made)
         # noise of the small bound, which is then brought to the first one's scale, as its grid is
-        assert torch.allclose(total, first, atol=2.1 * normals.grid_distance(1.2 * 0.7))
+        assert torch.allclose(total, first, atol=2.1 * normals.compute_grid_distance(1.2 * 0.7))
         expected = 1.2 * SUM_ROUNDING * 0.7 / math.sqrt(0.95)
         assert quiet.noise_deviation == pytest.approx(expected)
 
