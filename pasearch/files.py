@@ -125,19 +125,28 @@ def parse_json(content: str | bytes, where: str, what: str = "JSON") -> Any:
 
 
 def write_new_file(path: str | os.PathLike[str], content: str | bytes) -> None:
-    """Write a new file with mode 0600; existing files and links are refused.
+    """Write a new file with mode 0600, whole or not at all; existing files and links are refused.
+
+    Args:
+        path: Path of the file.
+        content: Content; file names in it that are not UTF-8 are written as the system has them.
 
     Raises:
         UsageError: The path exists or cannot be created.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+    created = False
     try:
+        data = content if isinstance(content, bytes) else content.encode("utf-8", "surrogateescape")
         with os.fdopen(os.open(path, flags, 0o600), "wb") as file:
+            created = True
             os.fchmod(file.fileno(), 0o600)
-            file.write(content if isinstance(content, bytes) else content.encode("utf-8"))
+            file.write(data)
     except FileExistsError:
         raise UsageError(f"{path} exists: name a new file.") from None
     except (OSError, ValueError) as error:
+        if created:  # such as on a full disk
+            os.unlink(path)
         reason = getattr(error, "strerror", None) or error
         raise UsageError(f"{path} cannot be written ({reason}): name a file elsewhere.") from None
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import io
 import pickle
+import warnings
 import zipfile
 from dataclasses import dataclass
 from functools import cached_property
@@ -256,10 +257,19 @@ class Result:
         raise NotImplementedError
 
     def _cells(self, records: Any) -> Any:
-        from pasearch.data.sources import load_new_records
+        from pasearch.data.sources import find_readable, load_new_records
 
-        named = isinstance(records, (str, Path))
-        return load_new_records(str(records), self.schema) if named else records
+        if not isinstance(records, (str, Path)):
+            return records
+        found = load_new_records(str(records), self.schema)
+        if lost := int((~find_readable(found)).sum()):
+            warnings.warn(
+                f"{lost:,} of {len(found):,} records of {records} cannot be read, and are "
+                "predicted like an empty record.",
+                UserWarning,
+                stacklevel=3,
+            )
+        return found
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

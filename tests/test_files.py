@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import stat
 from collections.abc import Callable
 from pathlib import Path
@@ -163,6 +164,21 @@ class TestWriting:
                 write_new_file(tmp_path / name, "new")
         assert (tmp_path / "old").read_text() == "kept"
         assert not (tmp_path / "elsewhere").exists()
+
+    @pytest.mark.unit
+    def test_a_file_that_cannot_be_written_whole_is_removed(self, tmp_path: Path):
+        write_new_file(tmp_path / "names", "caf\udce9.png")
+        assert (tmp_path / "names").read_bytes() == b"caf\xe9.png"
+        with pytest.raises(UsageError, match="cannot be written"):
+            write_new_file(tmp_path / "new", "\ud800")
+        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+        try:
+            with pytest.raises(UsageError, match="cannot be written"):
+                write_new_file(tmp_path / "new", 5000 * "x")
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        assert not (tmp_path / "new").exists()
 
 
 @pytest.mark.unit

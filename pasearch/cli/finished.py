@@ -132,7 +132,12 @@ def predict(
 ) -> None:
     """Predict new records with a finished run's model; predictions are as private as records."""
     check_new_file(out, "out")
-    from pasearch.data.sources import count_header_rows, list_record_names, load_new_records
+    from pasearch.data.sources import (
+        count_header_rows,
+        find_readable,
+        list_record_names,
+        load_new_records,
+    )
     from pasearch.data.tables import TableSchema
     from pasearch.files import write_new_file
     from pasearch.report.score import describe_miscalibration
@@ -147,6 +152,12 @@ def predict(
             result.schema, records, used, count_header_rows(data, result.schema)
         ):
             typer.echo(escape_text(line), err=True)
+    elif lost := int((~find_readable(records)).sum()):
+        typer.echo(
+            f"Nothing is predicted for {lost:,} of {len(records):,} images, which cannot be read: "
+            "they are damaged, too large, or of another format than their suffix.",
+            err=True,
+        )
     if probabilities and (warning := describe_miscalibration(result.document, result.schema)):
         typer.echo(wrap_lines(escape_lines(warning)), err=True)
     if out is None:
@@ -190,6 +201,8 @@ def _format_csv(
         names: Names of the records for the first column; None omits this column.
         probabilities: Whether each class has a column.
     """
+    from pasearch.data.sources import find_readable
+
     header, columns = ["prediction"], [result.predict(records)]
     if probabilities:
         header += [f"probability of {name}" for name in result.classes_]
@@ -226,6 +239,8 @@ def describe_unread_cells(
     """
     import numpy as np
 
+    from pasearch.data.sources import find_readable
+
     def name_rows(which: np.ndarray) -> str:
         """Name the first rows: the first record is 1 plus the rows above it."""
         places = np.flatnonzero(which) + 1 + above
@@ -257,20 +272,6 @@ def describe_unread_cells(
         "understand, and were predicted as well as can be without them:",
         *lines,
     ]
-
-
-def find_readable(cells: TableCells) -> np.ndarray:
-    """Find the records that could be read, bool, (rows,): rows of a table, or images."""
-    import numpy as np
-
-    from pasearch.data.text_columns import TextTable
-
-    if isinstance(cells, TextTable):
-        return cells.present()
-    if isinstance(cells, np.ma.MaskedArray):
-        masked = np.ma.getmaskarray(cells).reshape(len(cells), -1)
-        return np.array([not row.all() for row in masked], bool)
-    return np.ones(len(cells), bool)
 
 
 def _find_unread_cells(column: Column, cells: Any) -> Iterator[tuple[np.ndarray, str]]:

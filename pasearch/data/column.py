@@ -153,6 +153,10 @@ class Column:
     def __post_init__(self) -> None:
         if not (isinstance(self.name, str) and self.name):
             raise UsageError(f"A column's name is {self.name!r}: expected a non-empty string.")
+        try:
+            self.name.encode()
+        except UnicodeEncodeError:
+            raise self._make_error("its name cannot be written as UTF-8: rename it.") from None
         self._set("name", normalize_unicode(self.name))
         for key in ("bins", "categories", "vocabulary", "parts", "missing"):
             self._set(key, convert_to_plain_list(getattr(self, key)))

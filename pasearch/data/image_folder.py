@@ -23,12 +23,14 @@ from typing import Any
 import numpy as np
 
 from pasearch.accounting.checks import check_positive_integer
+from pasearch.data.cells import normalize_unicode
 from pasearch.data.partitions import Dataset
 from pasearch.data.schema import Schema
 from pasearch.data.source import SOURCES, DataDeclaration, Source
 from pasearch.data.tables import AnySchema
 from pasearch.errors import UsageError
 from pasearch.files import check_memory
+from pasearch.terminal_escaping import escape_text
 
 IMAGE_SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".pgm"}
 """Suffixes of image files. TIFF is excluded because its library writes to the terminal."""
@@ -42,6 +44,9 @@ SYSTEM_FILE_NAMES = frozenset({
 })  # fmt: skip
 """Names, in lower case, of files and folders that systems and programs create. A plan shows only
 these names, because others may reveal a record."""
+
+SPLIT_NAMES = frozenset({"train", "training", "test", "testing", "val", "valid", "validation"})
+"""Names, in lower case, of subfolders that divide a data set into parts."""
 
 MAX_LISTED_NAMES = 20
 """Maximum number of skipped names that a plan lists."""
@@ -194,13 +199,20 @@ def load_image_folder(root: Path, *, side: int | None, grey: bool, public: bool)
             "one for each class."
         )
     found, skipped = _find_files(root, root)
-    folders = (each for each in root.iterdir() if each.is_dir())
-    classes = sorted(each.name for each in folders if not _is_junk(each))
+    folders = [each for each in sorted(root.iterdir()) if each.is_dir() and not _is_junk(each)]
+    classes = sorted({_make_class_name(each) for each in folders})
     labels_of = {name: label for label, name in enumerate(classes)}
-    inside = [(path, path.relative_to(root).parts[0]) for path in found]
+    inside = [(path, normalize_unicode(path.relative_to(root).parts[0])) for path in found]
     files = [(path, labels_of[name]) for path, name in inside if name in labels_of]
     if len(classes) < 2 or not files:
-        raise UsageError(f"{root} {_describe_missing_images(root, len(classes), len(files))}")
+        raise UsageError(f"{root} {_describe_missing_images(root, folders, len(files))}")
+    if {name.lower() for name in classes} <= SPLIT_NAMES and any(
+        each.is_dir() and not _is_junk(each) for folder in folders for each in folder.iterdir()
+    ):
+        raise UsageError(
+            f"{root} has the subfolders {', '.join(classes)}, which are parts of a data set and no "
+            f"classes: name one of them, such as {folders[-1]}, or merge their class folders."
+        )
     loose = len(found) - len(files)
     empty = sorted({*classes} - {name for _, name in inside})
     shape = (side, side) if grey else (3, side, side)
@@ -225,6 +237,17 @@ def load_image_folder(root: Path, *, side: int | None, grey: bool, public: bool)
         public=public,
         notes=tuple(_describe_skipped(skipped, loose, empty)),
     )
+
+
+def _make_class_name(folder: Path) -> str:
+    """Make the name of a class from that of its folder, in one Unicode form for all systems."""
+    try:
+        folder.name.encode()
+    except UnicodeEncodeError:
+        raise UsageError(
+            f"{escape_text(folder)}: the name of this folder, a class, is not UTF-8: rename it."
+        ) from None
+    return normalize_unicode(folder.name)
 
 
 def _describe_skipped(skipped: set[str], loose: int, empty: list[str]) -> Iterator[str]:
@@ -254,7 +277,7 @@ def _join_names(names: list[str]) -> str:
     return ", ".join(names[:MAX_LISTED_NAMES]) + more
 
 
-def _describe_missing_images(root: Path, classes: int, images: int) -> str:
+def _describe_missing_images(root: Path, folders: list[Path], images: int) -> str:
     """Return the end of an error message for a folder without classes of images, with a remedy."""
     endings = tuple(suffix for kind in SOURCES.kinds().values() for suffix in kind.suffixes)
     data = sorted(each.name for each in root.iterdir() if each.name.lower().endswith(endings))
@@ -265,9 +288,16 @@ def _describe_missing_images(root: Path, classes: int, images: int) -> str:
             f"Name one file, such as {root / data[0]}; combine several files into one, or save "
             "them as Parquet."
         )
+    count, only = len(folders), folders[0] if len(folders) == 1 else None
+    nested = only is not None and 1 < sum(
+        each.is_dir() and not _is_junk(each) for each in only.iterdir()
+    )
+    hint = f" Name the inner folder, {only}, if its subfolders are the classes." if nested else ""
     return (
-        f"is a folder with {classes} folders and {images} images in them: expected at least two "
+        f"is a folder with {count} subfolder{'s' * (count != 1)} and {images} images in "
+        f"{'it' if only else 'them'}; hidden folders do not count. Expected at least two "
         "folders of image files, one folder for each class; or Parquet files; or x.npy and y.npy."
+        + hint
     )
 
 

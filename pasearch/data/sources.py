@@ -5,10 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from pasearch.data.built_in import BUILT_IN_NAMES
 from pasearch.data.partitions import Dataset
 from pasearch.data.source import SOURCES, DataDeclaration, Source
 from pasearch.data.tables import AnySchema, TableSchema
+from pasearch.data.text_columns import TextTable
 from pasearch.errors import UsageError, suggest_file, suggest_name
 
 DECLARATIONS = (
@@ -116,3 +119,13 @@ def is_path(data: str) -> bool:
 def describe_kinds_with(declaration: str) -> str:
     """List the kinds of data to which a declaration applies."""
     return " or ".join(each.kind for each in SOURCES.kinds().values() if declaration in each.uses)
+
+
+def find_readable(records: Any) -> np.ndarray:
+    """Find the records that could be read, bool, (rows,): rows of a table, or images."""
+    if isinstance(records, TextTable):
+        return records.present()
+    if isinstance(records, np.ma.MaskedArray):
+        masked = np.ma.getmaskarray(records).reshape(len(records), -1)
+        return np.array([not row.all() for row in masked], bool)
+    return np.ones(len(records), bool)

@@ -18,13 +18,17 @@ from PIL import Image, ImageFile
 from pasearch.accounting.budget import Budget
 from pasearch.api.search import plan_architecture_search, search_architecture
 from pasearch.cli import main
-from pasearch.cli.finished import find_readable
 from pasearch.data import image_folder
 from pasearch.data.built_in import TORCHVISION_NAMES
 from pasearch.data.image_folder import DEFAULT_IMAGE_SIDE
 from pasearch.data.partitions import Dataset
 from pasearch.data.schema import Schema
-from pasearch.data.sources import list_record_names, load_dataset, load_new_records
+from pasearch.data.sources import (
+    find_readable,
+    list_record_names,
+    load_dataset,
+    load_new_records,
+)
 from pasearch.errors import UsageError
 from pasearch.report.plan import plan_text
 
@@ -121,10 +125,10 @@ class TestFolder:
     @pytest.mark.parametrize(
         ("make", "counts"),
         [
-            (lambda root: None, "0 folders and 0 images"),
-            (lambda root: write(root / "x.png"), "0 folders and 0 images"),
-            (lambda root: write(root / "a" / "x.png"), "1 folders and 1 images"),
-            (lambda root: [(root / n).mkdir() for n in "ab"], "2 folders and 0 images"),
+            (lambda root: None, "0 subfolders and 0 images"),
+            (lambda root: write(root / "x.png"), "0 subfolders and 0 images"),
+            (lambda root: write(root / "a" / "x.png"), "1 subfolder and 1 images"),
+            (lambda root: [(root / n).mkdir() for n in "ab"], "2 subfolders and 0 images"),
         ],
         ids=["empty", "no folder", "one class", "no file"],
     )
@@ -146,7 +150,7 @@ class TestFolder:
         with pytest.raises(UsageError, match=r"with 2 data files, such as A\.CSV") as caught:
             load_dataset(str(tmp_path))
         assert f"Name one file, such as {tmp_path / 'A.CSV'};" in str(caught.value)
-        assert "images in them" not in str(caught.value)
+        assert "hidden folders" not in str(caught.value)
 
 
 class TestUnreadable:
@@ -437,6 +441,32 @@ class TestClassNames:
         assert any("1 images outside of the subfolders" in each for each in dataset.notes)
         assert any("emu" in each for each in dataset.notes)
 
+    @pytest.mark.unit
+    def test_names_in_two_unicode_forms_are_one_class(self, folder: Path):
+        write(folder / "Zu\u0308rich" / "a.png", RED)
+        write(folder / "Z\u00fcrich" / "b.png", RED)
+        dataset = load_dataset(str(folder))
+        assert dataset.schema.class_names == ("Z\u00fcrich", "cat", "dog")
+        assert raw(dataset.labels).tolist().count(0) == 2
+
+    @pytest.mark.unit
+    def test_a_name_that_no_file_can_hold_is_refused(self, folder: Path):
+        (folder / "caf\udce9").mkdir()
+        with pytest.raises(UsageError, match=r"caf.udce9: the name of this folder.*not UTF-8"):
+            load_dataset(str(folder))
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize("names", [("train", "test"), ("Training", "val", "Test")])
+    def test_parts_of_a_data_set_are_no_classes(self, folder: Path, names: tuple[str, ...]):
+        root = folder.parent / "parts"
+        for name in names:
+            shutil.copytree(folder, root / name)
+        with pytest.raises(UsageError, match="no classes: name one of them"):
+            load_dataset(str(root))
+        assert load_dataset(str(root / names[0])).schema.class_names == ("cat", "dog")
+        with pytest.raises(UsageError, match=f"Name the inner folder, {folder.parent}/x/pets"):
+            load_dataset(str(shutil.copytree(folder, folder.parent / "x" / folder.name).parent))
+
 
 class TestNewImages:
     @pytest.mark.unit
@@ -484,13 +514,16 @@ class TestNewImages:
             out=tmp_path / "run", device="cpu",
         )  # fmt: skip
         assert result.classes_.tolist() == ["cat", "dog"]
-        assert set(result.predict(str(folder / "dog"))) <= {"cat", "dog"}
+        with pytest.warns(UserWarning, match="1 of 23 records of .*dog cannot be read"):
+            assert set(result.predict(str(folder / "dog"))) <= {"cat", "dog"}
         assert result.document["dataset"]["schema"]["class_names"] == ["cat", "dog"]
         assert "cat" in result.report
         monkeypatch.setattr("sys.argv", ["pasearch", "predict", str(result.path), str(folder)])
         with pytest.raises(SystemExit):
             main()
-        head, *lines = capsys.readouterr().out.splitlines()
+        printed = capsys.readouterr()
+        assert "Nothing is predicted for 1 of 45 images" in printed.err
+        head, *lines = printed.out.splitlines()
         assert head == "file,prediction"
         assert {line.split(",")[1] for line in lines} <= {"cat", "dog", ""}
         assert "dog/b.png," in lines
