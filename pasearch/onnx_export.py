@@ -390,9 +390,13 @@ def _write_category(graph: _GraphBuilder, column: Column, own: str) -> list[str]
             f"Column {column.name!r} ignores case, which standard ONNX operators cannot: use "
             "`encoded=True`, and encode rows with the schema's `encode_new` first."
         )
-    places = {each: at for at, name in enumerate(names) for each in _list_spellings(column, name)}
-    for mark in sorted(column.reading.marks):
-        places |= dict.fromkeys(_list_spellings(column, mark), len(names) + 1)
+    indices = column.map_categories()
+    texts = [*names, *sorted(column.reading.marks), *indices]
+    places = {
+        spelled: indices[column.comparison_key(text)]
+        for text in texts
+        for spelled in _list_spellings(column, text)
+    }
     place = graph.add(
         "LabelEncoder", [graph.input(column.name, STRING)], f"{own}/place", domain="ai.onnx.ml",
         keys_strings=list(places), values_int64s=list(places.values()), default_int64=len(names),
@@ -402,6 +406,9 @@ def _write_category(graph: _GraphBuilder, column: Column, own: str) -> list[str]
     return [graph.add("OneHot", [place, depth, off_on], f"{own}/one", axis=-1)]
 
 
+MAX_TRAILING_ZEROS = 4
+"""Number of decimal places of a number that is a category, such as 2.0000."""
+
 SURROUNDING_SPACES = (("", ""), (" ", ""), ("", " "), (" ", " "))
 """Spaces around a string that are ignored: at most one per side; no operator strips them."""
 
@@ -409,7 +416,12 @@ SURROUNDING_SPACES = (("", ""), (" ", ""), ("", " "), (" ", " "))
 def _list_spellings(column: Column, text: str) -> list[str]:
     """List the common spellings of a category, because a graph compares strings."""
     key = column.comparison_key(text)
-    decimal = [f"{key}.0"] if canonicalize_number(f"{key}.0") == key else []
+    whole, _, decimals = key.partition(".")
+    padded = (
+        f"{whole}.{decimals}{'0' * many}"
+        for many in range(1, MAX_TRAILING_ZEROS + 1 - len(decimals))
+    )
+    decimal = [each for each in padded if canonicalize_number(each) == key]
     spelled = [text, key, unicodedata.normalize("NFD", text), *decimal]
     return [f"{left}{each}{right}" for each in spelled for left, right in SURROUNDING_SPACES]
 

@@ -200,14 +200,34 @@ def test_a_graph_reads_the_usual_spellings_of_a_category(tmp_path: Path):
         "target": "y",
         "columns": {
             "k": {"categories": ["1", "2.0", "007"], "missing": ["-9", "é"]},
+            "flag": {"categories": ["True", "False"]},
+            "rate": {"categories": [0.5, 1, 2.25]},
             "y": {"categories": ["no", "yes"]},
         },
     })  # fmt: skip
     file = tmp_path / "encoding.onnx"
     file.write_bytes(build_encoding_graph(schema).SerializeToString())
-    cells = np.array(["1.0", "1", "2", "2.0", "007", "7", "-9.0", "e\u0301", "é", ""], object)
-    expected = schema.encode_new(pd.DataFrame({"k": cells}))
-    assert (ran(file, {"k": cells})["encoded"] == expected).all()
+    cells = {
+        "k": ["1.0", "1", "2", "2.0", "007", "7", "-9.0", "e\u0301", "é", "", "2.00", "-9.000"],
+        "flag": ["True", "true", "FALSE", "1", "0", "1.0", "0.00", "yes", "", " true", "?", "tRUE"],
+        "rate": [
+            "0.5",
+            "0.50",
+            "0.5000",
+            "1",
+            "1.0",
+            "1.00",
+            "2.25",
+            "2.2500",
+            "2.3",
+            "",
+            "1 ",
+            "x",
+        ],
+    }
+    table = {name: np.array(texts, object) for name, texts in cells.items()}
+    expected = schema.encode_new(pd.DataFrame(table))
+    assert (ran(file, table)["encoded"] == expected).all()
 
 
 MARKERS: list[dict[str, Any]] = [

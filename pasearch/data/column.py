@@ -488,17 +488,22 @@ class Column:
         )
         return np.array(days, np.float64)
 
-    def encode_categories(self, cells: ColumnCells) -> np.ndarray:
-        """Return category indices, int64, (rows,); of k categories, k is other, k + 1 missing."""
+    def map_categories(self) -> dict[str, int]:
+        """Map each `comparison_key` to its category's index; of k, k + 1 is missing."""
         key = self.comparison_key
         places = {key(name): i for i, name in enumerate(require_known(self.categories))}
-        other, missing = len(places), len(places) + 1
+        missing = len(places) + 1
         spellings = [set(map(key, same)) for same in TRUTH_SPELLINGS]
         if all(len(same & places.keys()) == 1 for same in spellings):
             # In a column of two truth values, True and 1 are the same category, as in Python.
             for same in spellings:
                 places |= dict.fromkeys(same, next(places[each] for each in same & places.keys()))
-        places |= dict.fromkeys(self._mark_keys, missing)
+        return places | dict.fromkeys(self._mark_keys, missing)
+
+    def encode_categories(self, cells: ColumnCells) -> np.ndarray:
+        """Return category indices, int64, (rows,); of k categories, k is other, k + 1 missing."""
+        places, other = self.map_categories(), len(require_known(self.categories))
+        missing = other + 1
 
         def place(cell: object) -> int:
             text = convert_to_string(cell)
