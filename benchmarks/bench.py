@@ -45,7 +45,7 @@ from pasearch.spaces.space import BUILT_IN_SPACES, Space, make_space
 from pasearch.terminal_escaping import format_duration
 from pasearch.training import linear_backend
 from pasearch.training.recipe import Recipe, make_default_recipe
-from pasearch.training.trainer import Training
+from pasearch.training.trainer import start_training
 
 SLOTS = 8192
 """Made-up records: the least for which the default recipe takes its largest batch."""
@@ -428,7 +428,7 @@ def _private(
     """Return what makes private steps as a run makes them, and says how many: on a GPU a round."""
     keys = Keys()
     streams = {purpose: keys.stream(purpose) for purpose in ("batch", "noise", "dropout")}
-    training = Training(network, records, recipe, streams, device=device)
+    training = start_training(network, records, recipe, streams, device=device)
     return lambda: training.steps(training.max_round_steps)
 
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 from torch import Tensor, nn
+
+from pasearch.gpu.gpu_training import GpuTraining
+from pasearch.gpu.rounds import can_use_rounds
+from pasearch.training.training_loop import Training
 
 
 class Untouchable:
@@ -33,3 +37,14 @@ class Hidden(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.within(x)
+
+
+def start_training(*given: Any, in_rounds: bool) -> Training:
+    """Start a training on the CPU: step by step, or in rounds if the recipe allows it on a GPU."""
+    rounds = in_rounds and can_use_rounds(given[2])
+    return GpuTraining(*given, device="cpu") if rounds else Training(*given)
+
+
+def start_gpu_training(*given: Any, query: None = None, **named: Any) -> GpuTraining:
+    """Start a training in rounds, whatever its device."""
+    return GpuTraining(*given, **named)

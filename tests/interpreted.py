@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pasearch.gpu import bits as gpu
-from pasearch.training import trainer
+from pasearch.gpu import gpu_training
 
 PAIRS = 512
 """Pairs of numbers that a program of `release` adds here; a GPU's adds 128."""
@@ -48,5 +48,5 @@ def kernels() -> Iterator[Any]:
         patch.setattr(gpu_kernels, "PAIRS_PER_PROGRAM", PAIRS)
         patch.setattr(gpu_kernels, "SETTLE_PROGRAMS", 2)
         patch.setattr(gpu, "load_kernels", lambda _: gpu_kernels)
-        patch.setattr(trainer, "has_gpu_steps", lambda _: True)
+        patch.setattr(gpu_training, "has_gpu_steps", lambda _: True)
         yield gpu_kernels

@@ -278,9 +278,9 @@ MUTANTS = (
     ),
     Mutant(
         "a GPU's rounds: care moves weights by torch",
-        "            self._on_gpu.update_from_stored_sum(self._finished)\n"
-        "            self._finished += 1\n            return",
-        "            pass",
+        "            self._dense_steps.update_from_stored_sum(self._finished)\n"
+        "            self._finished += 1\n",
+        "            super()._update_weights()\n",
         "gpu/test_dense_steps.py",
     ),
     Mutant(
@@ -339,8 +339,8 @@ MUTANTS = (
     ),
     Mutant(
         "a GPU's rounds: steps are looked at before they were given",
-        "if self._together is not None and self._together.has_pending_steps(code):",
-        "if self._together is not None and not many:",
+        "elif self._together is not None and self._together.has_pending_steps(dense):",
+        "elif self._together is not None and not many:",
         "gpu/test_dense_steps.py",
     ),
     Mutant(
@@ -369,8 +369,8 @@ MUTANTS = (
     ),
     Mutant(
         "a GPU's rounds: steps after a note stay",
-        "(right := code.count_valid_steps(before.finished, many)) == many:",
-        "(right := code.count_valid_steps(before.finished, many)) >= 0:",
+        "right = dense.count_valid_steps(before.finished, many)",
+        "right = max(many, dense.count_valid_steps(before.finished, many))",
         "gpu/test_dense_steps.py",
     ),
     Mutant(
@@ -871,8 +871,8 @@ MUTANTS = (
     ),
     Mutant(
         "rounds: a note is not read",
-        "if wrong := self._rounds.pop_uncertain():",
-        "if wrong := False:",
+        "right = 0 if self._rounds.pop_uncertain() else many",
+        "right = many",
         "gpu/test_rounds.py",
     ),
     Mutant(

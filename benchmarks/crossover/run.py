@@ -52,7 +52,7 @@ from pasearch.spaces.architecture import Architecture
 from pasearch.spaces.layers import Conv, Dense, Layer, Pool
 from pasearch.training.clipping import FlatClipping
 from pasearch.training.recipe import Recipe, tune_learning_rate
-from pasearch.training.trainer import Training
+from pasearch.training.trainer import start_training
 
 sys.path.append(str(Path(__file__).parents[1]))
 import cells
@@ -342,7 +342,7 @@ def trained(
         tuple(own.x.shape[1:]), 10, keys.stream("weights", arm_name).generator()
     )
     streams = {p: keys.stream(p, arm_name, str(epsilon)) for p in ("batch", "noise", "dropout")}
-    training = Training(network, own, recipe, streams, device=options.device)
+    training = start_training(network, own, recipe, streams, device=options.device)
     done = 0
     for done in range(1, recipe.steps + 1):
         training.step()

@@ -41,7 +41,7 @@ from pasearch.accounting.densities import LaplaceNoise, StudentT  # noqa: E402
 from pasearch.data.sources import load_dataset  # noqa: E402
 from pasearch.runs.keys import Keys, Stream  # noqa: E402
 from pasearch.runs.normals import count_pairs, draw_normals, normals_from_words  # noqa: E402
-from pasearch.training import noise, trainer  # noqa: E402
+from pasearch.training import noise, one_step  # noqa: E402
 from pasearch.training.clipping import FlatClipping  # noqa: E402
 from pasearch.training.encoded.noise import begin_noise, sample_noise  # noqa: E402
 from pasearch.training.noise import Noise  # noqa: E402
@@ -158,18 +158,20 @@ def attacked(command: str, release: str, repetition: int) -> dict[str, Any]:
 
 @contextmanager
 def sampler_of_before() -> Any:
-    """Draw float32 numbers in a thread, as `noise.draw` did, and add them in float32."""
-    honest = trainer.draw
+    """Draw float32 numbers in a thread, as an earlier version did, and add them in float32."""
+    honest = one_step.begin_gaussian_noise
 
-    def draw(count: int, device: torch.device, stream: Stream, step: int) -> Any:
+    def draw(
+        count: int, device: torch.device, stream: Stream, step: int, *, spare: bool = False
+    ) -> Any:
         made = lambda: worlds.Old(worlds.float32_normals(count, stream, step))  # noqa: E731
-        return noise.run_in_thread(made, count, device)
+        return noise.run_in_thread(made, count, spare)
 
-    trainer.draw = draw
+    one_step.begin_gaussian_noise = draw
     try:
         yield
     finally:
-        trainer.draw = honest
+        one_step.begin_gaussian_noise = honest
 
 
 def speed(file: Path, threads: int, rounds: int = 9) -> None:

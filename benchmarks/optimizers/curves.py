@@ -36,7 +36,7 @@ from pasearch.runs.keys import Keys
 from pasearch.spaces.candidate import Candidate, read_candidate
 from pasearch.training.presets import read_recipe, resolve_preset
 from pasearch.training.recipe import Recipe, make_default_recipe, tune_learning_rate
-from pasearch.training.trainer import Training
+from pasearch.training.trainer import start_training
 
 RESULTS = HERE / "results" / "curves.jsonl"
 DELTA, MARKS = 1e-5, 20
@@ -130,7 +130,7 @@ def trained(
     release = recipe.release(n, sigma, dimension)
     streams = {name: keys.stream(name) for name in ("batch", "noise", "dropout")}
     start = time.process_time()
-    training = Training(model, train, recipe, streams, device=options.device)
+    training = start_training(model, train, recipe, streams, device=options.device)
     found = []
     for step in range(1, STEPS + 1):
         training.step()

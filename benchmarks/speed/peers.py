@@ -39,7 +39,7 @@ from pasearch.runs.normals import MIN_COMPILED_NUMBERS, choose_compiled_code
 from pasearch.spaces.modules import KeyedDropout, Lstm
 from pasearch.training.clipping import FlatClipping
 from pasearch.training.recipe import Recipe
-from pasearch.training.trainer import Training, full_precision
+from pasearch.training.trainer import Training, full_precision, start_training
 
 Step = Callable[[], object]
 Made = tuple[Step, Callable[[], nn.Module]]
@@ -118,7 +118,7 @@ def ours(
     )  # fmt: skip
     keys = Keys(secure=secure)
     streams = {purpose: keys.stream(purpose) for purpose in ("batch", "noise", "dropout")}
-    training = Training(network, s.data, recipe, streams, device=s.device, query=query)
+    training = start_training(network, s.data, recipe, streams, device=s.device, query=query)
     exact = full_precision() if s.device == "cpu" else contextlib.nullcontext()
     exact.__enter__()  # as `train` does, once for all steps; on a CPU it changes no peer
     step = training.step if s.device == "cpu" else in_rounds(training)

@@ -33,11 +33,11 @@ import torch
 
 from pasearch.data.partitions import Records
 from pasearch.gpu import dense_steps
-from pasearch.gpu.dense_steps import GpuTraining, Tile, TrainingGroup
+from pasearch.gpu.dense_steps import DenseSteps, Tile, TrainingGroup
+from pasearch.gpu.gpu_training import GpuTraining
 from pasearch.runs.keys import Keys
 from pasearch.search.candidate_training import STREAM_PURPOSES
 from pasearch.spaces.space import make_space
-from pasearch.training import trainer
 from pasearch.training.clipping import FlatClipping
 from pasearch.training.recipe import Recipe
 
@@ -62,7 +62,7 @@ class Work:
     batch: int
     steps: int = 512
 
-    def codes(self, device: str) -> list[GpuTraining]:
+    def codes(self, device: str) -> list[DenseSteps]:
         """Return the steps of its trainings, ready for the first."""
         generator, keys = torch.Generator().manual_seed(1), Keys.from_seed(1)
         n = RECORDS if device == "cuda" else 4 * self.batch
@@ -84,12 +84,10 @@ class Work:
             start = stream.child("weights").generator()
             network = drawn.candidate(genotype).build((FEATURES,), CLASSES, start)
             streams = {purpose: stream.child(purpose) for purpose in STREAM_PURPOSES}
-            made = trainer.Training(
-                network, records, recipe, streams, device=device, in_rounds=True, together=together
-            )
-            assert made._on_gpu is not None, "it has kernels"
-            made._on_gpu.prepare(0)
-            found.append(made._on_gpu)
+            made = GpuTraining(network, records, recipe, streams, device=device, together=together)
+            assert made._dense_steps is not None, "it has kernels"
+            made._dense_steps.prepare(0)
+            found.append(made._dense_steps)
         return found
 
 
@@ -100,7 +98,7 @@ WORKS = [
 ]
 
 
-def calls_of(codes: list[GpuTraining], name: str, tile: Tile) -> list[Callable[[], None]]:
+def calls_of(codes: list[DenseSteps], name: str, tile: Tile) -> list[Callable[[], None]]:
     """Return the calls of one kind of a step, by other tiles than usual."""
     usual = codes[0].tiles
     try:
@@ -209,9 +207,9 @@ def main() -> None:
         with ProcessPoolExecutor(cores, multiprocessing.get_context("spawn")) as pool:
             list(pool.map(partial(compile_part, "cuda", parts=cores), range(cores)))
     else:
-        from pasearch.gpu import bits, kernels
+        from pasearch.gpu import bits, gpu_training, kernels
 
-        bits.load_kernels, trainer.has_gpu_steps = (lambda _: kernels), (lambda _: True)
+        bits.load_kernels, gpu_training.has_gpu_steps = (lambda _: kernels), (lambda _: True)
         machine = "processor, interpreted"
         WORKS[:] = [Work("two of Table XI at 20", "fcn-paper", 2, 20)]
     for work in WORKS:

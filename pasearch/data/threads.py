@@ -1,7 +1,7 @@
 """Number of threads of a training, on which the last bits of a sum may depend.
 
     threads of a training  =  max(1, threads of the run / candidates of the generation)
-    threads of a step      =  the same, or one if its products are small (`training.trainer`)
+    threads of a step      =  the same, or one if its products are small (`training.training_loop`)
 
 Source: docs/rules.md, rule 11 (a resumed run computes releases in the same way).
 """

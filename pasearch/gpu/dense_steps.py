@@ -236,7 +236,7 @@ def can_use_gpu_steps(
     return plain and known and rows <= most and counted
 
 
-class GpuTraining:
+class DenseSteps:
     """One training on a GPU: its buffers, and the tables from which the kernels read them.
 
     Args:
@@ -489,8 +489,8 @@ class TrainingGroup:
     """Trainings that share kernel calls: each adds its steps, `run_pending` starts all of them."""
 
     def __init__(self) -> None:
-        self._asked: list[tuple[GpuTraining, int, int]] = []
-        self._plans: dict[int, dict[tuple[GpuTraining, ...], _CallPlan]] = {}
+        self._asked: list[tuple[DenseSteps, int, int]] = []
+        self._plans: dict[int, dict[tuple[DenseSteps, ...], _CallPlan]] = {}
         self._records: dict[tuple[Any, ...], HalvedRecords] = {}
 
     def get_halved_records(self, x: Tensor) -> HalvedRecords:
@@ -500,16 +500,16 @@ class TrainingGroup:
             self._records[key] = HalvedRecords(x)
         return self._records[key]
 
-    def add_steps(self, code: GpuTraining, first: int, many: int) -> None:
+    def add_steps(self, code: DenseSteps, first: int, many: int) -> None:
         """Add `many` steps from `first` on, all of one block, to the pending steps."""
         code.copy_block_inputs(first)
         self._asked.append((code, first, many))
 
-    def has_pending_steps(self, code: GpuTraining) -> bool:
+    def has_pending_steps(self, code: DenseSteps) -> bool:
         """Check whether steps of a training were added and not started."""
         return any(each[0] is code for each in self._asked)
 
-    def remove_pending_steps(self, code: GpuTraining) -> None:
+    def remove_pending_steps(self, code: DenseSteps) -> None:
         """Remove a training's pending steps."""
         self._asked = [each for each in self._asked if each[0] is not code]
 
@@ -521,7 +521,7 @@ class TrainingGroup:
                 for as long as it has the same trainings.
         """
         asked, self._asked = self._asked, []
-        kinds: dict[tuple[int, int, bool, bool], list[GpuTraining]] = {}
+        kinds: dict[tuple[int, int, bool, bool], list[DenseSteps]] = {}
         for code, first, many in asked:
             kind = first % STEPS_PER_BLOCK, many, code.tiles is SMALL_BATCH_TILES, code.is_aligned
             kinds.setdefault(kind, []).append(code)
@@ -537,7 +537,7 @@ class _CallPlan:
     It has no references to the trainings, which may refer to it. So their memory is freed at once.
     """
 
-    def __init__(self, codes: Sequence[GpuTraining]):
+    def __init__(self, codes: Sequence[DenseSteps]):
         from pasearch.gpu import dense_kernels as kernels
 
         noise = import_noise_kernels()
@@ -557,15 +557,15 @@ class _CallPlan:
         self._ahead = torch.arange(GRAPH_STEPS, device=device)
         sizes = {"WIDE": rows.shape[1], "MANY": buffers, "IS_EVEN": codes[0].is_aligned}
         tiles = codes[0].tiles
-        calls: list[tuple[str, Callable[[GpuTraining], WorkItems], Tile]] = [
-            ("first", partial(GpuTraining.list_forward_tiles, layer=0), tiles.first),
-            *(("forward", partial(GpuTraining.list_forward_tiles, layer=k), tiles.forward)
+        calls: list[tuple[str, Callable[[DenseSteps], WorkItems], Tile]] = [
+            ("first", partial(DenseSteps.list_forward_tiles, layer=0), tiles.first),
+            *(("forward", partial(DenseSteps.list_forward_tiles, layer=k), tiles.forward)
               for k in range(1, most)),
-            *(("backward", partial(GpuTraining.list_backward_tiles, layer=k), tiles.backward)
+            *(("backward", partial(DenseSteps.list_backward_tiles, layer=k), tiles.backward)
               for k in reversed(range(1, most))),
-            ("factors", GpuTraining.list_factor_work,
+            ("factors", DenseSteps.list_factor_work,
              {"M": kernels.FACTOR_RECORDS, "K": kernels.FACTOR_COLUMNS}),
-            ("sums", GpuTraining.list_sum_tiles, tiles.sums),
+            ("sums", DenseSteps.list_sum_tiles, tiles.sums),
         ]  # fmt: skip
         work = ([(k, *each) for k, code in enumerate(codes) for each in of(code)]
                 for _, of, _ in calls)  # fmt: skip
@@ -581,7 +581,7 @@ class _CallPlan:
         self._blocks = _make_work_tensor(blocks, device)
         self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
 
-    def start_steps(self, codes: Sequence[GpuTraining], low: int, many: int) -> None:
+    def start_steps(self, codes: Sequence[DenseSteps], low: int, many: int) -> None:
         """Start `many` steps on the device, from index `low` of the block."""
         for code in codes:
             wait_for_event(code.ready)
@@ -714,7 +714,7 @@ def _matches_torch(device: str, rows: int, inputs: int, outputs: int) -> bool:
         expected_batch_size=rows, steps=1, learning_rate=1.0, bounding=bounding, optimizer="sgd",
         average=None,
     )  # fmt: skip
-    code = GpuTraining(
+    code = DenseSteps(
         prepared,
         slots,
         recipe,

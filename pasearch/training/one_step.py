@@ -222,20 +222,15 @@ def choose_part_rows(recipe: Recipe, n: int, rows: int, threads: int = 1) -> int
     return min(usual, even * max(1, most // even))
 
 
-def halve_rows(
-    recipe: Recipe, slots: DeviceRecords, threads: int, *, in_rounds: bool
-) -> int | None:
+def halve_rows(recipe: Recipe, slots: DeviceRecords, threads: int) -> int | None:
     """Halve the rows for a step that ran out of memory; None if no part would be smaller.
 
     Args:
         recipe: Training configuration.
         slots: Records of the partition.
         threads: Number of threads that share the rows.
-        in_rounds: Whether steps are made in rounds, as on a GPU.
     """
     n, expected = len(slots.y), recipe.expected_batch_size
-    if in_rounds:
-        return min(slots.rows, recipe.chunk, expected) // 2 or None
     part = choose_part_rows(recipe, n, slots.rows, threads)
     half = min(part, expected) * count_views(recipe) // 2
     return half if choose_part_rows(recipe, n, half, threads) < part else None

@@ -21,9 +21,10 @@ from torch import Tensor, nn
 from training import test_rounding_of_sums as rounding
 
 from pasearch.data.partitions import Records
-from pasearch.gpu import dense_kernels, dense_steps
+from pasearch.gpu import dense_kernels, dense_steps, gpu_training
 from pasearch.gpu.bits import NO_STEP, STEPS_PER_BLOCK
-from pasearch.gpu.dense_steps import HALVES_SLACK, GpuTraining, TrainingGroup, can_use_gpu_steps
+from pasearch.gpu.dense_steps import HALVES_SLACK, DenseSteps, TrainingGroup, can_use_gpu_steps
+from pasearch.gpu.gpu_training import GpuTraining
 from pasearch.gpu.rounds import MAX_FLOAT32_ROWS
 from pasearch.runs.keys import Keys
 from pasearch.runs.normals import compute_grid_distance
@@ -146,8 +147,8 @@ def begun(
     trial: int = 0,
     together: TrainingGroup | None = None,
 ) -> Training:
-    training = Training(model, data, made, streams(trial), in_rounds=True, together=together)
-    assert training._on_gpu is not None, "it is by kernels"
+    training = GpuTraining(model, data, made, streams(trial), device="cpu", together=together)
+    assert training._dense_steps is not None, "it is by kernels"
     return training
 
 
@@ -256,7 +257,7 @@ class Sums:
         slots = DeviceRecords(self.x if x is None else x, self.y, valid, shares=self.shares)
         before = self.weights.clone()
         update = SgdUpdate([self.weights], 1.0)
-        own = GpuTraining(
+        own = DenseSteps(
             self.prepared, slots, self.recipe, streams(), self.buffers, self.weights, update, None,
             lambda steps: steps,
         )  # fmt: skip
@@ -377,12 +378,12 @@ def test_a_record_whose_numbers_are_too_large_adds_nothing_however_small_its_gra
 def test_records_are_halved_once_for_all_that_share_calls():
     data, together = records(), TrainingGroup()
     both = [begun(recipe(), plain(), data, trial, together) for trial in (0, 1)]
-    assert len({id(each._on_gpu._records) for each in both}) == 1  # pyright: ignore
+    assert len({id(each._dense_steps._records) for each in both}) == 1  # pyright: ignore
     data.x.add_(1.0)  # others are halved anew
     other = begun(recipe(), plain(), data, 2, together)
-    assert other._on_gpu._records is not both[0]._on_gpu._records  # pyright: ignore
+    assert other._dense_steps._records is not both[0]._dense_steps._records  # pyright: ignore
     alone = [begun(recipe(), plain(), data) for _ in range(2)]
-    assert alone[0]._on_gpu._records is not alone[1]._on_gpu._records  # pyright: ignore
+    assert alone[0]._dense_steps._records is not alone[1]._dense_steps._records  # pyright: ignore
 
 
 @pytest.mark.property
@@ -432,7 +433,7 @@ def test_a_block_that_did_not_come_whole_is_not_taken_for_another(monkeypatch: p
     made = recipe(steps=2 * STEPS_PER_BLOCK)
     training = begun(made, linear(), records())
     assert training.steps(1) == 1
-    own = training._on_gpu
+    own = training._dense_steps
     assert own is not None
     before = own._given.clone()
     training._finished = STEPS_PER_BLOCK  # as if the first one's were made
@@ -473,7 +474,7 @@ def test_a_step_that_may_be_wrong_is_made_again_with_care(at: int, monkeypatch: 
     model = plain()
     training = begun(made, model, data)
     training.begin_steps(made.steps)
-    own = training._on_gpu
+    own = training._dense_steps
     assert own is not None
     own._wrong.fill_(at)
     own._weights.add_(100.0)  # what came of it must not be used
@@ -496,7 +497,7 @@ def test_batches_beyond_their_padding_are_made_with_care(monkeypatch: pytest.Mon
     made, data = recipe(steps=5, expected_batch_size=9), records()
     training = begun(made, plain(), data)
     ours = trained(made, plain(), data)
-    own = training._on_gpu
+    own = training._dense_steps
     assert own is not None
     own.copy_block_inputs(0)
     assert (own._over[:5] < NO_STEP).tolist() == [False, True, True, True, False]
@@ -507,7 +508,7 @@ def test_batches_beyond_their_padding_are_made_with_care(monkeypatch: pytest.Mon
 @pytest.mark.unit
 def test_an_empty_batch_is_noise_alone():
     made, data = recipe(expected_batch_size=1, steps=8), records()
-    own = begun(made, plain(), data)._on_gpu
+    own = begun(made, plain(), data)._dense_steps
     assert own is not None
     own.copy_block_inputs(0)
     assert 0 in own._sizes[:8].tolist()
@@ -541,7 +542,7 @@ def test_a_careful_step_moves_weights_by_the_kernel_that_every_step_has(
     for careful in (False, True):
         model = plain()
         training = begun(made, model, data)
-        own = training._on_gpu
+        own = training._dense_steps
         assert own is not None
         training.steps(2)
         if careful:
@@ -567,7 +568,7 @@ def test_a_round_that_could_not_be_taken_back_yet_is_when_it_is_abandoned(
     training = begun(recipe(), model := plain(), records())
     before = weights(model)
     training.begin_steps(STEPS)
-    training._on_gpu._wrong.fill_(1)  # pyright: ignore
+    training._dense_steps._wrong.fill_(1)  # pyright: ignore
     honest = training._go_back
 
     def interrupted(_: Any) -> None:
@@ -586,7 +587,7 @@ def test_a_block_stays_until_its_steps_were_looked_at():
     training = begun(recipe(steps=STEPS_PER_BLOCK + 3), linear(), records())
     training._finished = STEPS_PER_BLOCK - 2
     training.begin_steps(2)
-    training._on_gpu._wrong.fill_(STEPS_PER_BLOCK - 1)  # pyright: ignore
+    training._dense_steps._wrong.fill_(STEPS_PER_BLOCK - 1)  # pyright: ignore
     training.begin_steps(1)
     assert training._before is not None
     assert training._before.finished == STEPS_PER_BLOCK
@@ -599,7 +600,7 @@ def test_steps_behind_the_last_have_noise():
     training = begun(made, linear(), records())
     training._finished = STEPS_PER_BLOCK
     training.begin_steps(1)
-    given = training._on_gpu._given.numpy().view("f8")  # pyright: ignore
+    given = training._dense_steps._given.numpy().view("f8")  # pyright: ignore
     last = made.noise_multiplier_at(STEPS_PER_BLOCK - 1, N)
     assert last is not None
     assert (given[:, 0] * given[:, 1] == pytest.approx(last * SUM_ROUNDING * CLIP)) is True
@@ -648,7 +649,7 @@ def test_memory_of_a_training_is_given_back_when_it_is_done(shares_calls: bool):
     if together is not None:
         together.run_pending()
     training.end_round()
-    left = weakref.ref(training._on_gpu)
+    left = weakref.ref(training._dense_steps)
     gc.collect()
     gc.disable()
     try:
@@ -700,8 +701,8 @@ def test_a_loss_is_taken_within_one_tile():
     ],
 )  # fmt: skip
 def test_other_recipes_are_torchs(changes: dict[str, Any]):
-    training = Training(plain(), records(), recipe(**changes), streams(), in_rounds=True)
-    assert training._on_gpu is None
+    training = GpuTraining(plain(), records(), recipe(**changes), streams(), device="cpu")
+    assert training._dense_steps is None
 
 
 @pytest.mark.unit
@@ -735,7 +736,7 @@ def test_class_weights_that_are_not_one_float32_a_class_are_torchs():
         given = replace(slots, shares=shares)
         assert can_use_gpu_steps(PreparedNetwork(plain()), given, made, streams()) == fits
     short = replace(made, class_weights=made.class_weights[1:])  # pyright: ignore
-    assert Training(plain(), data, short, streams(), in_rounds=True)._on_gpu is None
+    assert GpuTraining(plain(), data, short, streams(), device="cpu")._dense_steps is None
     before = torch.get_default_dtype()
     try:
         torch.set_default_dtype(torch.float64)
@@ -773,10 +774,8 @@ def test_secure_noise_views_and_a_lack_of_kernels_are_torchs(monkeypatch: pytest
     views = recipe(augmentation=Augmentation(views=2, shift=1))
     assert not can_use_gpu_steps(PreparedNetwork(flat), images, views, streams())
     assert can_use_gpu_steps(PreparedNetwork(flat), images, recipe(), streams())
-    from pasearch.training import trainer
-
-    monkeypatch.setattr(trainer, "has_gpu_steps", lambda _: False)
-    assert Training(plain(), data, recipe(), streams(), in_rounds=True)._on_gpu is None
+    monkeypatch.setattr(gpu_training, "has_gpu_steps", lambda _: False)
+    assert GpuTraining(plain(), data, recipe(), streams(), device="cpu")._dense_steps is None
 
 
 @pytest.mark.slow
@@ -788,7 +787,7 @@ def test_kernels_are_tried_on_few_and_on_many_rows(monkeypatch: pytest.MonkeyPat
         as_on_a_gpu.setattr(dense_kernels, "FACTOR_COLUMNS", 1024)
         assert dense_steps._matches_torch("cpu", *few)
     assert dense_steps._matches_torch("cpu", *many)
-    monkeypatch.setattr(GpuTraining, "list_backward_tiles", lambda *_, **__: [])
+    monkeypatch.setattr(DenseSteps, "list_backward_tiles", lambda *_, **__: [])
     assert not dense_steps._matches_torch("cpu", *few)
 
 

@@ -12,11 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from doubles import start_gpu_training, start_training
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pasearch.data.partitions import Records
 from pasearch.gpu import rounds
+from pasearch.gpu.gpu_training import GpuTraining
 from pasearch.gpu.rounds import BatchBlocks
 from pasearch.runs.keys import Keys, Stream
 from pasearch.runs.normals import (
@@ -27,7 +29,7 @@ from pasearch.runs.normals import (
 )
 from pasearch.runs.sums import SUM_ROUNDING
 from pasearch.spaces.modules import KeyedDropout, Lstm
-from pasearch.training import trainer
+from pasearch.training import trainer, training_loop
 from pasearch.training.augmentation import Augmentation
 from pasearch.training.clipping import (
     AdaptiveClipping,
@@ -120,7 +122,7 @@ def weights(model: nn.Module) -> Tensor:
 
 
 def begun(made: Recipe, model: nn.Module, data: Records, *, rounds: bool = True) -> Training:
-    return Training(model, data, made, streams(), in_rounds=rounds)
+    return start_training(model, data, made, streams(), in_rounds=rounds)
 
 
 def trained(made: Recipe, model: nn.Module, data: Records, *, careful: bool = False) -> Tensor:
@@ -300,7 +302,7 @@ def test_a_note_stays_with_its_round(monkeypatch: pytest.MonkeyPatch):
 def test_rounds_end_where_somebody_looks(monkeypatch: pytest.MonkeyPatch, looks: Any):
     seen: list[tuple[int, Tensor]] = []
     model, made = dense(), recipe(steps=100)
-    monkeypatch.setattr(trainer, "Training", lambda *a, **k: Training(*a, **k, in_rounds=True))
+    monkeypatch.setattr(trainer, "start_training", start_gpu_training)
     train(
         model, records(), made, streams(), looks=looks,
         on_step=lambda finished: seen.append((finished, weights(model))),
@@ -348,7 +350,7 @@ def test_steps_that_nobody_has_looked_at_are_taken_back(error: type[BaseExceptio
     data, stops = records(bad=(7,)), Stops()
     model = nn.Sequential(nn.Flatten(), nn.Linear(36, 3), stops)
     made = recipe(steps=100, expected_batch_size=N)
-    training = Training(model, data, made, streams(), in_rounds=True, splits=False)
+    training = GpuTraining(model, data, made, streams(), device="cpu", splits=False)
     training.steps(2)
     before, stops.calls = weights(model), 0
     training.begin_steps(10)
@@ -356,7 +358,7 @@ def test_steps_that_nobody_has_looked_at_are_taken_back(error: type[BaseExceptio
     training.undo_round()
     assert torch.equal(weights(model), before)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(trainer, "Training", lambda *a, **k: Training(*a, **k, in_rounds=True))
+        patch.setattr(trainer, "start_training", start_gpu_training)
         stops.calls = 0
         rounds = trainer.run_rounds(model, data, made, streams(), splits=False)
         with pytest.raises(error):
@@ -374,7 +376,7 @@ def test_a_round_that_cannot_be_taken_back_leaves_no_weights(monkeypatch: pytest
     def fails(*_: object) -> None:
         raise RuntimeError("the device has failed")
 
-    monkeypatch.setattr(Training, "_go_back", fails)
+    monkeypatch.setattr(GpuTraining, "_go_back", fails)
     training.undo_round()
     assert weights(model).isnan().all()
 
@@ -603,15 +605,15 @@ class Moves(TorchDispatchMode):
 
 def on_no_device(
     monkeypatch: pytest.MonkeyPatch, made: Recipe, model: nn.Module
-) -> tuple[Training, Moves]:
+) -> tuple[GpuTraining, Moves]:
     """A training on a device without numbers, where nothing can be fetched."""
-    monkeypatch.setattr(trainer, "_check_record_independence", lambda *_: None)
+    monkeypatch.setattr(training_loop, "_check_record_independence", lambda *_: None)
     for place in (rounds,):
         monkeypatch.setattr(
             place, "draw_device_words",
             lambda device, count, *_: torch.empty(count, dtype=torch.int64, device=device),
         )  # fmt: skip
-    training = Training(model, records(), made, streams(), device="meta")
+    training = GpuTraining(model, records(), made, streams(), device="meta")
     return training, Moves()
 
 
@@ -646,6 +648,8 @@ def test_a_recipe_that_asks_in_every_step_is_made_with_care():
     made = recipe(bounding=AdaptiveClipping())
     assert not rounds.can_use_rounds(made)
     assert begun(made, dense(), records()).steps(STEPS) == 1
+    with pytest.raises(ValueError, match="need the device's answer"):
+        GpuTraining(dense(), records(), made, streams(), device="cpu")
     assert begun(recipe(), dense(), records(), rounds=False).steps(STEPS) == 1
 
 
@@ -655,8 +659,8 @@ def test_a_recipe_that_asks_in_every_step_is_made_with_care():
 cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 
 
-def on_cuda(made: Recipe, model: nn.Module, *, careful: bool = False) -> tuple[Training, Tensor]:
-    training = Training(model, records(null=(5,)), made, streams(), device="cuda")
+def on_cuda(made: Recipe, model: nn.Module, *, careful: bool = False) -> tuple[GpuTraining, Tensor]:
+    training = GpuTraining(model, records(null=(5,)), made, streams(), device="cuda")
     done = 0
     while done < made.steps:
         done += int(training.step()) if careful else training.steps(made.steps - done)
@@ -676,7 +680,8 @@ def test_on_cuda_a_round_makes_the_steps_that_care_makes():
             rate, scale = made.learning_rate, SIGMA * CLIP
             assert rate is not None
             step = STEPS * rate / made.expected_batch_size * compute_grid_distance(scale)
-            assert torch.allclose(ours, theirs, atol=1e-5 if training._on_gpu is None else step)
+            tolerance = 1e-5 if training._dense_steps is None else step
+            assert torch.allclose(ours, theirs, atol=tolerance)
 
 
 @pytest.mark.gpu
@@ -685,7 +690,6 @@ def test_on_cuda_steps_are_captured_once_and_replayed():
     for make in [convolutions, recurrent]:
         made = recipe(steps=200)
         training, ours = on_cuda(made, make())
-        assert training._rounds is not None
         graphs = training._rounds._graphs
         assert graphs is not None
         assert graphs.replayed >= 190
@@ -697,9 +701,8 @@ def test_on_cuda_steps_are_captured_once_and_replayed():
 @cuda
 def test_on_cuda_no_step_of_a_round_synchronises():
     made = recipe(steps=30)
-    training = Training(convolutions(), records(), made, streams(), device="cuda")
+    training = GpuTraining(convolutions(), records(), made, streams(), device="cuda")
     training.steps(10)
-    assert training._rounds is not None
     torch.cuda.set_sync_debug_mode("error")
     try:
         for step in range(10, 30):

@@ -13,7 +13,7 @@ from pasearch.data.partitions import Records
 from pasearch.errors import UsageError
 from pasearch.runs.keys import Keys
 from pasearch.spaces.modules import KeyedDropout
-from pasearch.training import one_step, per_example, trainer
+from pasearch.training import one_step, per_example, trainer, training_loop
 from pasearch.training.augmentation import Augmentation
 from pasearch.training.layer_rules import find_rule
 from pasearch.training.per_example import split_fixed_modules
@@ -59,7 +59,7 @@ def test_a_training_is_the_same_when_nothing_is_done_ahead(monkeypatch: pytest.M
     monkeypatch.setattr(per_example.PreparedNetwork, "__init__", watching)
     trained(first)
     monkeypatch.setattr(
-        trainer, "split_fixed_modules", lambda model: (nn.Sequential(nn.Tanh()), model)
+        training_loop, "split_fixed_modules", lambda model: (nn.Sequential(nn.Tanh()), model)
     )
     monkeypatch.setattr(one_step.DeviceRecords, "apply_modules", lambda *_: None)
     trained(second)

@@ -17,7 +17,7 @@ from pasearch.data.threads import use_threads
 from pasearch.errors import UsageError
 from pasearch.runs.keys import Keys
 from pasearch.spaces.modules import Lstm, RowSequence, SkipConcat, TemperedSigmoid
-from pasearch.training import trainer
+from pasearch.training import training_loop
 from pasearch.training.clipping import FlatClipping
 from pasearch.training.layer_rules import GENERAL_RULE, RULES, run_lstm_backward, run_lstm_forward
 from pasearch.training.losses import RecordLoss, compute_losses
@@ -290,12 +290,12 @@ def test_a_small_step_has_one_thread(
     batch: int, shared: float, moved: int, used: int, monkeypatch: pytest.MonkeyPatch
 ):
     # The largest product of `plain` has 2 * 12 * 7 operations.
-    monkeypatch.setattr(trainer, "MIN_SHARED_OPERATIONS", shared)
-    monkeypatch.setattr(trainer, "MIN_SHARED_BATCH_NUMBERS", moved)
+    monkeypatch.setattr(training_loop, "MIN_SHARED_OPERATIONS", shared)
+    monkeypatch.setattr(training_loop, "MIN_SHARED_BATCH_NUMBERS", moved)
     seen = []
-    honest = trainer.compute_noisy_sum
+    honest = training_loop.compute_noisy_sum
     monkeypatch.setattr(
-        trainer, "compute_noisy_sum",
+        training_loop, "compute_noisy_sum",
         lambda *given, **named: seen.append(torch.get_num_threads()) or honest(*given, **named),
     )  # fmt: skip
     data = Records(

@@ -25,7 +25,7 @@ from pasearch.data.partitions import Records
 from pasearch.runs.keys import Keys, Stream
 from pasearch.runs.normals import count_pairs, normals_from_words
 from pasearch.runs.sums import SUM_ROUNDING, GaussianSum
-from pasearch.training import noise, one_step, trainer
+from pasearch.training import noise, one_step, training_loop
 from pasearch.training.clipping import FlatClipping
 from pasearch.training.encoded.noise import begin_noise, sample_noise
 from pasearch.training.one_step import compute_noisy_sum
@@ -98,7 +98,7 @@ def moved(made: Recipe, total: np.ndarray) -> np.ndarray:
     weights = torch.zeros(len(total))
     optimizer, average = (
         made.optimizer_stage.of([weights], made.learning_rate),
-        trainer._Average([weights], made),
+        training_loop.WeightAverage([weights], made),
     )
     weights.grad = torch.from_numpy(total.copy()).div_(made.expected_batch_size)
     optimizer.step()

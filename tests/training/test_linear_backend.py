@@ -23,7 +23,7 @@ from pasearch.runs import normals
 from pasearch.runs import processor as loops
 from pasearch.runs.keys import Keys, Stream
 from pasearch.spaces.modules import KeyedDropout
-from pasearch.training import linear_backend, linear_kernel, trainer
+from pasearch.training import linear_backend, linear_kernel, training_loop
 from pasearch.training.batching import Poisson
 from pasearch.training.clipping import (
     NORM_SLACK,
@@ -88,7 +88,7 @@ def both(
     """Create the same training with the linear backend and with PyTorch."""
     made = []
     torch.set_num_threads(threads)
-    monkeypatch.setattr(trainer, "MIN_SHARED_BATCH_NUMBERS", 0)
+    monkeypatch.setattr(training_loop, "MIN_SHARED_BATCH_NUMBERS", 0)
     monkeypatch.setattr(linear_backend, "MIN_THREAD_RECORDS", 0.1)
     for worth in (0.0, math.inf):
         monkeypatch.setattr(linear_backend, "MIN_SAVED_SECONDS", worth)
@@ -106,7 +106,7 @@ def sums_of(training: Training, step: int = 0, sigma: float | None = None) -> Te
         if training._linear is not None:
             training._linear.sum(step, sigma, state)
         else:
-            training._write_cpu_sum(step, sigma, state)
+            training._write_torch_sum(step, sigma, state)
     return training._sums.flats[0].clone()
 
 
@@ -451,7 +451,7 @@ class TestChoice:
 
     @pytest.mark.unit
     def test_gives_each_thread_enough_records(self, monkeypatch: pytest.MonkeyPatch):
-        monkeypatch.setattr(trainer, "MIN_SHARED_BATCH_NUMBERS", 0)
+        monkeypatch.setattr(training_loop, "MIN_SHARED_BATCH_NUMBERS", 0)
         torch.set_num_threads(4)
 
         def found(batch: int) -> int | None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from doubles import start_training
 from torch import Tensor, nn
 
 from pasearch.data.partitions import Records
@@ -79,7 +80,7 @@ def weights(model: nn.Module) -> Tensor:
 
 
 def trained(model: nn.Module, made: Recipe, *, in_rounds: bool = False) -> Training:
-    training = Training(model, records(), made, streams(), in_rounds=in_rounds)
+    training = start_training(model, records(), made, streams(), in_rounds=in_rounds)
     while training._finished < made.steps:
         assert training.steps(made.steps - training._finished)
     training.finish()

@@ -15,13 +15,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from doubles import start_training
 from torch import Tensor, nn
 
 from pasearch.data.mapping import full_precision
 from pasearch.data.partitions import Records
+from pasearch.gpu.gpu_training import GpuTraining
 from pasearch.runs.keys import Keys
 from pasearch.spaces.modules import Lstm, SkipConcat, TemperedSigmoid, sigmoid, sigmoid_
-from pasearch.training import linear_backend, one_step, trainer
+from pasearch.training import linear_backend, one_step, training_loop
 from pasearch.training.augmentation import Augmentation
 from pasearch.training.batching import Poisson
 from pasearch.training.clipping import AutoSClipping, ClippingMethod, FlatClipping, PerLayerClipping
@@ -124,11 +126,11 @@ def training(
     })  # fmt: skip
     monkeypatch.setattr(linear_backend, "MIN_SAVED_SECONDS", 0.0 if fast else np.inf)
     monkeypatch.setattr(linear_backend, "MIN_THREAD_RECORDS", 0.1)
-    monkeypatch.setattr(trainer, "MIN_SHARED_BATCH_NUMBERS", 0)
+    monkeypatch.setattr(training_loop, "MIN_SHARED_BATCH_NUMBERS", 0)
     torch.manual_seed(3)
     streams = {each: Keys.from_seed(1).stream(each) for each in ("batch", "noise", "dropout")}
     records = Records(x=x, y=y, valid=valid, public=True)
-    found = Training(made(), records, recipe, streams, in_rounds=in_rounds)
+    found = start_training(made(), records, recipe, streams, in_rounds=in_rounds)
     assert (found._linear is not None) == fast
     return found
 
@@ -144,7 +146,7 @@ def added(of: Training, size: int, place: int, monkeypatch: pytest.MonkeyPatch) 
         if of._linear is not None:
             of._linear.sum(0, None, of._state)
         else:
-            of._write_cpu_sum(0, None, of._state)
+            of._write_torch_sum(0, None, of._state)
     total: Tensor = of._sums.flats[0] + 0.0  # -0 and 0 are one number
     assert 0.0 < float(total.norm()) <= 0.7 * (1 + 1e-6) or not isinstance(
         of._recipe.bounding, FlatClipping
@@ -207,7 +209,7 @@ def test_by_torch(number: int, name: str, monkeypatch: pytest.MonkeyPatch):
 def test_by_several_threads_of_torch(name: str, threads: int, monkeypatch: pytest.MonkeyPatch):
     """The last numbers of each thread's share are taken by themselves by some of its functions."""
     torch.set_num_threads(threads)
-    monkeypatch.setattr(trainer, "MIN_SHARED_OPERATIONS", 0)
+    monkeypatch.setattr(training_loop, "MIN_SHARED_OPERATIONS", 0)
     of = training(name, monkeypatch, fast=False, expected_batch_size=300)
     assert of._team.threads == threads
     assert different(of, monkeypatch) == 1
@@ -222,7 +224,7 @@ def test_by_more_threads_than_have_memory(
     name: str, threads: int, chunk: int, monkeypatch: pytest.MonkeyPatch
 ):
     torch.set_num_threads(threads)
-    monkeypatch.setattr(trainer, "MIN_SHARED_OPERATIONS", 0)
+    monkeypatch.setattr(training_loop, "MIN_SHARED_OPERATIONS", 0)
     of = training(name, monkeypatch, fast=False, chunk=chunk)
     assert of._team.threads == threads
     assert different(of, monkeypatch) == 1
@@ -232,8 +234,8 @@ def test_by_more_threads_than_have_memory(
 @pytest.mark.parametrize("chunk", [90, 40])
 def test_rounds_in_several_parts(chunk: int, monkeypatch: pytest.MonkeyPatch):
     of = training("deep", monkeypatch, fast=False, chunk=chunk, in_rounds=True)
+    assert isinstance(of, GpuTraining)
     rounds = of._rounds
-    assert rounds is not None
     width, found = rounds._blocks.width, set[bytes]()
     assert width > chunk
     for place in range(width):

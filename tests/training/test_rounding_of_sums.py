@@ -18,11 +18,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from doubles import start_training
 from torch import Tensor, nn
 
 from pasearch.accounting.densities import StudentT
 from pasearch.data.mapping import full_precision
 from pasearch.data.partitions import Records
+from pasearch.gpu.gpu_training import GpuTraining
 from pasearch.runs.keys import Keys
 from pasearch.runs.normals import draw_normals
 from pasearch.runs.sums import SUM_ROUNDING
@@ -40,7 +42,6 @@ from pasearch.training.encoded.gradients import EncodedClipping
 from pasearch.training.per_example import clipped_sum_and_counts, validate
 from pasearch.training.recipe import Recipe
 from pasearch.training.record_sums import SumBuffers
-from pasearch.training.trainer import Training
 
 BATCHES = 64, 4096
 NEAR = 1.0 - 2.0**-20
@@ -174,7 +175,7 @@ def largest_move(
     records = Records(x=x.expand(batch, *x.shape).clone(), y=-torch.ones(batch), valid=every,
                       public=True)  # fmt: skip
     streams = {name: Keys.from_seed(3).stream(name) for name in ("batch", "noise", "dropout")}
-    training = Training(build(), records, recipe, streams, in_rounds=in_rounds)
+    training = start_training(build(), records, recipe, streams, in_rounds=in_rounds)
     worst = 0.0
     for added in attacks(batch):
         sums = []
@@ -188,11 +189,11 @@ def largest_move(
                     inner._records = (inner._records[0], slots.y.numpy(), valid.numpy(),
                                       inner._records[3])  # pyright: ignore  # fmt: skip
                     training._linear.sum(0, None, state)
-                elif training._rounds is not None:
+                elif isinstance(training, GpuTraining):
                     training._rounds.slots = slots
                     training._rounds.write_sum(0, None, state)
                 else:
-                    training._write_cpu_sum(0, None, state)
+                    training._write_torch_sum(0, None, state)
             sums.append(torch.cat([total.clone() for total in training._sums.end()]))
         worst = max(worst, float((sums[0] - sums[1]).norm()))
     return worst / bounding.sensitivity
@@ -268,7 +269,7 @@ def test_groups_of_blocks(monkeypatch: pytest.MonkeyPatch):
 def test_a_sum_takes_the_gradient_whose_norm_was_taken(views: int, monkeypatch: pytest.MonkeyPatch):
     """A second pass may round, or draw, otherwise: here it gives a thousand times as much."""
     passes: list[int] = []
-    honest = layer_rules.LayerRule.gradients
+    honest = layer_rules.LayerRule.form_gradients
 
     def other(self: layer_rules.LayerRule, seen: layer_rules.CapturedLayer) -> dict[str, Tensor]:
         passes.append(len(seen.input))
@@ -276,7 +277,7 @@ def test_a_sum_takes_the_gradient_whose_norm_was_taken(views: int, monkeypatch: 
             name: each * 1000.0 ** (len(passes) - 1) for name, each in honest(self, seen).items()
         }
 
-    monkeypatch.setattr(layer_rules.LayerRule, "gradients", other)
+    monkeypatch.setattr(layer_rules.LayerRule, "form_gradients", other)
     x, mask = torch.ones(130 * views, 1), torch.arange(130) == 0
     (total,), _ = clipped_sum_and_counts(
         zeroed(Scale()), x, lambda out: out[:, 0], FlatClipping(clip_norm=0.5), mask, views=views
@@ -329,7 +330,7 @@ def test_noise_is_scaled_to_what_a_record_moves(way: str, monkeypatch: pytest.Mo
     null = Records(x=torch.zeros(64, 999), y=torch.zeros(64, dtype=torch.int64),
                    valid=torch.zeros(64, dtype=torch.bool), public=False)  # fmt: skip
     streams = {name: Keys.from_seed(3).stream(name) for name in ("batch", "noise", "dropout")}
-    training = Training(network, null, recipe, streams, in_rounds=way == "rounds")
+    training = start_training(network, null, recipe, streams, in_rounds=way == "rounds")
     assert (training._linear is not None) == (way == "linear")
     training.steps(1)
     released = training._sums.flats[0].double().numpy()

@@ -20,7 +20,7 @@ from pasearch.runs.keys import Keys, Stream
 from pasearch.runs.normals import draw_normals
 from pasearch.runs.sums import SUM_ROUNDING
 from pasearch.spaces.modules import KeyedDropout
-from pasearch.training import one_step, trainer
+from pasearch.training import one_step, training_loop
 from pasearch.training.clipping import FlatClipping
 from pasearch.training.one_step import compute_noisy_sum
 from pasearch.training.recipe import Recipe
@@ -227,7 +227,7 @@ def test_the_average_is_the_moving_average_of_the_weights(share: float):
 def test_a_long_average_looks_a_thousand_times_as_far_as_it_looks_back():
     """It is nearly that of every step, of weights which move as far as its horizon."""
     for steps, every in [(10_000, 1), (40_000, 4), (300_000, 30)]:
-        own = trainer._Average([torch.zeros(1)], recipe(steps=steps, average=0.1))
+        own = training_loop.WeightAverage([torch.zeros(1)], recipe(steps=steps, average=0.1))
         shares = own.shares(np.arange(steps))
         assert np.count_nonzero(shares) == steps // every
         assert [float(own.shares(t)) for t in (0, every - 1)] == [shares[0], shares[every - 1]]
