@@ -695,7 +695,7 @@ def test_a_loss_is_taken_within_one_tile():
 @pytest.mark.parametrize(
     "changes",
     [
-        {"optimizer": "adam", "learning_rate": 0.01}, {"bounding": AdaptiveClipping()},
+        {"optimizer": "adam", "learning_rate": 0.01},
         {"bounding": PerLayerClipping(clip_norm=CLIP)}, {"denoising": KolmogorovSmirnov()},
         {"chunk": 5}, {"noise_multiplier": 1e22},
     ],
