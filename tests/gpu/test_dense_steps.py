@@ -32,7 +32,6 @@ from pasearch.runs.sums import SUM_ROUNDING
 from pasearch.spaces.modules import KeyedDropout, TemperedSigmoid
 from pasearch.training.augmentation import Augmentation
 from pasearch.training.clipping import (
-    AdaptiveClipping,
     AutoSClipping,
     ClippingMethod,
     FlatClipping,
