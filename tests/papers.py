@@ -21,9 +21,9 @@ from pasearch.accounting.checks import (
 from pasearch.accounting.published_bounds import (
     PublishedBound,
     _bao_equation_9_value,
-    _epsilon_prime,
+    _compute_log_moment,
+    _find_epsilon_prime,
     _finite_or_none,
-    _log_moment,
     yu_theorem_3_schedule,
 )
 
@@ -38,7 +38,7 @@ def eq9_as_printed(
 ) -> PublishedBound:
     """Evaluate Eq. 9 as printed, with ln(1/(e' d k)); arguments of `bao_equation_9_corrected`."""
     (k,) = runs
-    prime = _epsilon_prime(acceptable_loss, validation_size, failure_probability, float(k))
+    prime = _find_epsilon_prime(acceptable_loss, validation_size, failure_probability, float(k))
     return PublishedBound(
         value=_bao_equation_9_value(epsilon, prime),
         source="Bao et al. Eq. 9, as printed",
@@ -79,7 +79,8 @@ def moments_accountant(
     steps = check_positive_integer("steps", steps)
     slack = -math.log(check_fraction("delta", delta))
     values = [
-        (steps * _log_moment(order, q, sigma) + slack) / (order - 1) for order in range(2, 34)
+        (steps * _compute_log_moment(order, q, sigma) + slack) / (order - 1)
+        for order in range(2, 34)
     ]
     return PublishedBound(
         value=_finite_or_none(min(values)),

@@ -15,7 +15,7 @@ from pasearch.accounting.densities import Density
 from pasearch.accounting.events import Event
 from pasearch.accounting.profiles import Array
 from pasearch.accounting.renyi import PrivacyFilter, rdp_epsilon
-from pasearch.accounting.selection import RunCountDistribution, _pmf
+from pasearch.accounting.selection import RunCountDistribution, _compute_pmf
 from pasearch.data import means
 from pasearch.features.trainers import LinearModel
 from pasearch.training.metrics import find_default_metric
@@ -47,7 +47,7 @@ def rdp_price(event: Event, delta: float) -> PrivacyCost:
 
 def pmf(law: RunCountDistribution, k: int) -> float:
     """P(K = k), k >= 1."""
-    weights = _pmf(law)
+    weights = _compute_pmf(law)
     return float(weights[k - 1]) if check_positive_integer("k", k) <= len(weights) else 0.0
 
 

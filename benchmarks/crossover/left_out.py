@@ -24,7 +24,7 @@ from itertools import combinations
 
 import numpy as np
 
-from pasearch.accounting.gdp_approximation import gaussian_mu
+from pasearch.accounting.gdp_approximation import compute_gaussian_mu
 from pasearch.crossover.forecast import (
     FORECAST_EPSILONS,
     Epsilons,
@@ -111,7 +111,7 @@ def left_out(study: Study) -> Iterator[LeftOut]:
     """Yield every data set of a study, left out in turn; none where there is one alone."""
     if len(study.signals) < 2:
         return
-    mus = [gaussian_mu(epsilon, DELTA) for epsilon in FORECAST_EPSILONS]
+    mus = [compute_gaussian_mu(epsilon, DELTA) for epsilon in FORECAST_EPSILONS]
     for name, signals in study.signals.items():
         classes = study.classes[name]
         records = math.ceil(10 ** signals[-1] * classes / mus[-1])

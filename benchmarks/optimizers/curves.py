@@ -88,7 +88,7 @@ def solved(arm: str, n: int, batch: int, dimension: int, epsilon: float) -> Reci
     )
 
     def noised(mu: float) -> Recipe:
-        return plain.with_noise(plain.noise_multiplier_for_mu(mu, n))
+        return plain.with_noise(plain.compute_noise_multiplier_for_mu(mu, n))
 
     budget = Budget(epsilon, DELTA)
     mu = calibration.calibrate_max(lambda mu: noised(mu).event(n, dimension), budget, 1e-3, 1e2)

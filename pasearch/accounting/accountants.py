@@ -1,17 +1,17 @@
-"""Compute the privacy cost of an event: the lowest of the proven bounds.
+"""Privacy cost of events: the lowest of several proven upper bounds.
 
-    RDP                           `renyi.rdp_curve`, converted at the best order
-    PLD                           dp_accounting's privacy loss distributions, composed by FFT
-    PLD, selection by profile     eps_Q(delta / m) + log c (`selection`); composed with others as
-                                  the loss distribution dominating min(1, m delta_Q(e - log c))
-    PLD, records with own noise   the loss distribution dominating q delta_Gaussian(e), e >= 0
+    RDP    Renyi divergences by order (`renyi.rdp_curve`), converted at the best order
+    PLD    privacy loss distributions of dp_accounting, composed by FFT. For other mechanisms, the
+           distribution that dominates an upper bound of the privacy profile delta(e) is used:
+               repeat and select           min(1, m delta_Q(e - log c)), see module `selection`
+               separately noisy records    q delta_Gaussian(e) for e >= 0
 
 An (epsilon, delta)-DP release has an additive delta. PLD counts it as infinite loss; RDP subtracts
 it from the total delta.
 
-All are upper bounds under zero-out adjacency, so their minimum is an upper bound too. The bound of
-`WorstCase` is the maximum of RDP curves at each order, or the pointwise largest profile. A record
-is in one partition, so several partitions cost the maximum, at the same delta.
+All bounds hold under zero-out adjacency, so their minimum does, too. For `WorstCase`, the maximum
+over events is taken, of RDP at each order or of the privacy profiles. A record is in one partition,
+so the cost of several partitions is their maximum, at the same delta.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from scipy.special import log_ndtr
 from pasearch.accounting import events
 from pasearch.accounting.checks import check_fraction, check_nonnegative
 from pasearch.accounting.events import Event, count_atomic_releases, describe_event
-from pasearch.accounting.gdp_approximation import estimate_size, tail_loss
+from pasearch.accounting.gdp_approximation import compute_tail_loss, estimate_size
 from pasearch.accounting.profiles import (
     Array,
     PrivacyProfile,
@@ -40,17 +40,23 @@ from pasearch.accounting.renyi import UnsupportedEvent, additive_delta, rdp_delt
 from pasearch.accounting.selection import RunCountDistribution, selection_log_constant
 from pasearch.errors import UsageError
 
-GRID_POINTS_PER_DEVIATION = 30  # any number gives an upper bound
-MAX_GRID_POINTS = 40_000  # losses of one release
-MAX_TOTAL_GRID_POINTS = 1_000_000  # losses of all releases
-TYPICAL_DELTA = 1e-6  # used only to choose grids
-MAX_LOSS = 500.0  # larger losses count as infinite; its exp is still a float
+GRID_POINTS_PER_DEVIATION = 30
+"""Grid points per standard deviation of the loss of one release; any number gives a valid bound."""
+MAX_GRID_POINTS = 40_000
+"""Maximum number of grid points of the loss of one release."""
+MAX_TOTAL_GRID_POINTS = 1_000_000
+"""Maximum number of grid points of the loss of all releases together."""
+TYPICAL_DELTA = 1e-6
+"""Delta that is used only to choose grids."""
+MAX_LOSS = 500.0
+"""Maximum privacy loss; larger ones count as infinite. exp(500) is still a float."""
 NUMERICAL_ERRORS = (ArithmeticError, ValueError, MemoryError, IndexError)
+"""Errors after which the bound of the other accountant is used."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrivacyCost:
-    """A privacy cost (epsilon, delta), and the name of the accountant that bounds it."""
+    """Privacy cost (epsilon, delta), with the name of the accountant that computed it."""
 
     epsilon: float
     delta: float
@@ -60,11 +66,11 @@ class PrivacyCost:
 def price(event: Event, delta: float) -> PrivacyCost:
     """Compute the privacy cost of an event at delta.
 
-    Guarantee: the event is (epsilon, delta)-DP under zero-out adjacency. Every numerical step
-    rounds epsilon up, and the result is never NaN.
+    Guarantee: the event is (epsilon, delta)-DP under zero-out adjacency. Numerical steps round
+    epsilon up, and the result is never NaN.
 
     Args:
-        event: The releases, fixed in advance.
+        event: All releases, fixed in advance.
         delta: Failure probability, in (0, 1).
 
     Raises:
@@ -80,7 +86,7 @@ def price(event: Event, delta: float) -> PrivacyCost:
 
 
 def fast_price(event: Event, delta: float) -> PrivacyCost:
-    """Bound the privacy cost quickly: RDP is used only where PLD has no bound."""
+    """Compute a slightly larger upper bound than `price`, faster: RDP is used only without PLD."""
     return _cached_fast_price(_check_event(event), check_fraction("delta", delta))
 
 
@@ -96,13 +102,15 @@ def compute_delta(event: Event, epsilon: float) -> float:
 def price_partitions(
     events: Mapping[str, Event], delta: float
 ) -> tuple[PrivacyCost, dict[str, PrivacyCost]]:
-    """Compute the privacy cost of events on disjoint partitions: the total, and each partition's.
-
-    Guarantee: parallel composition. A record is in one partition, so the total is the maximum.
+    """Compute the privacy cost of events on disjoint partitions (parallel composition).
 
     Args:
-        events: Event by partition name: everything charged to that partition.
+        events: All releases from each partition, by its name.
         delta: Failure probability of every partition, in (0, 1).
+
+    Returns:
+        Total cost, which is the maximum because a record is in one partition; and the cost of each
+        partition, by name.
     """
     if not events:
         raise UsageError("events is empty: expected at least one partition with its event.")
@@ -112,6 +120,7 @@ def price_partitions(
 
 @lru_cache(maxsize=4096)
 def _cached_price(event: Event, delta: float) -> PrivacyCost:
+    """Compute `price`, for checked arguments."""
     if not count_atomic_releases(event):
         return PrivacyCost(epsilon=0.0, delta=delta, accountant="nothing released")
     epsilon, accountant = _choose_lowest_bound(
@@ -122,6 +131,7 @@ def _cached_price(event: Event, delta: float) -> PrivacyCost:
 
 @lru_cache(maxsize=4096)
 def _cached_fast_price(event: Event, delta: float) -> PrivacyCost:
+    """Compute `fast_price`, for checked arguments."""
     try:
         epsilon = _pld_epsilon(event, delta)
     except (UnsupportedEvent, *NUMERICAL_ERRORS):
@@ -134,7 +144,11 @@ def _cached_fast_price(event: Event, delta: float) -> PrivacyCost:
 def _choose_lowest_bound(
     event: Event, by_rdp: Callable[[], float], by_pld: Callable[[], float]
 ) -> tuple[float, str]:
-    """Return the lower bound with its name; the name also states numerical failures."""
+    """Choose the lower of two bounds.
+
+    Returns:
+        Bound, and the name of its accountant, which also states a numerical failure of the other.
+    """
     bounds, missing, failed = [], [], ""
     for bound, accountant in ((by_pld, _pld_name(event)), (by_rdp, "RDP")):
         try:
@@ -154,7 +168,7 @@ def _choose_lowest_bound(
 
 
 def _pld_epsilon(event: Event, delta: float) -> float:
-    """Compute epsilon at delta by loss distributions and profiles; one selection needs no hull."""
+    """Compute epsilon at delta by PLD, or by the profile if the event is a single selection."""
     match _single_atom(event):
         case events.WorstCase(several):
             return max(_pld_epsilon(each, delta) for each in several)
@@ -164,7 +178,7 @@ def _pld_epsilon(event: Event, delta: float) -> float:
 
 
 def _pld_delta(event: Event, epsilon: float) -> float:
-    """Compute delta at any real epsilon, in the same way."""
+    """Compute delta at any real epsilon, like `_pld_epsilon`."""
     match _single_atom(event):
         case events.WorstCase(several):
             return max(_pld_delta(each, epsilon) for each in several)
@@ -176,12 +190,13 @@ def _pld_delta(event: Event, epsilon: float) -> float:
 
 @lru_cache(maxsize=256)
 def _selection_log_constant(inner: Event, law: RunCountDistribution) -> float:
+    """Compute log c of a selection among runs of `inner`; cached."""
     return selection_log_constant(law, _privacy_profile(inner))
 
 
 @lru_cache(maxsize=64)
 def _privacy_profile(event: Event) -> PrivacyProfile:
-    """Compute the profile of an event on a grid fine enough for composition and selection."""
+    """Compute the privacy profile of an event on a grid fine enough for composition."""
     match _single_atom(event):
         case events.WorstCase(several):
             profiles = [_privacy_profile(each) for each in several]
@@ -205,14 +220,17 @@ def _privacy_profile(event: Event) -> PrivacyProfile:
 def _selection_bound(
     inner: Event, law: RunCountDistribution
 ) -> tuple[Callable[[Array], Array], float]:
-    """Return E -> min(1, m delta_Q(E - log c)), and the epsilon beyond which it is constant."""
+    """Make the bound of a selection's privacy profile, e -> min(1, m delta_Q(e - log c)).
+
+    The second result is the epsilon beyond which the bound is constant.
+    """
     base, log_c = _privacy_profile(inner), _selection_log_constant(inner, law)
     return lambda e: np.minimum(1.0, law.mean * base.at(e - log_c)), base.max_epsilon + log_c
 
 
 @lru_cache(maxsize=64)
 def _composed_pld(event: Event) -> Any:
-    """Compose the loss distribution of an event: each atom `count` times, then all atoms."""
+    """Compose the privacy loss distribution of an event from its atomic releases."""
     from dp_accounting.pld import privacy_loss_distribution
 
     interval = _grid_interval(event)
@@ -231,6 +249,7 @@ def _composed_pld(event: Event) -> Any:
 
 @lru_cache(maxsize=64)
 def _single_release_pld(atom: Event, interval: float) -> Any:
+    """Make the privacy loss distribution of an atomic release on a grid of losses."""
     from dp_accounting import NeighboringRelation
     from dp_accounting.pld import privacy_loss_distribution as losses
 
@@ -253,7 +272,9 @@ def _single_release_pld(atom: Event, interval: float) -> Any:
             )
         case events.NoisyRecords(q, noise_multiplier):
             bound = _revealed_sample_profile(q, noise_multiplier)
-            return dominating_pld(bound, min(tail_loss(noise_multiplier), MAX_LOSS), interval)
+            return dominating_pld(
+                bound, min(compute_tail_loss(noise_multiplier), MAX_LOSS), interval
+            )
         case events.Geometric() | events.PureDP():
             return losses.from_discrete_laplace_mechanism(
                 atom.epsilon, value_discretization_interval=interval, use_connect_dots=True
@@ -271,7 +292,7 @@ def _single_release_pld(atom: Event, interval: float) -> Any:
 
 
 def _revealed_sample_profile(q: float, noise_multiplier: float) -> Callable[[Array], Array]:
-    """Return the profile, for e >= 0, of a Gaussian release on a public sample (probability q).
+    """Make the privacy profile, for e >= 0, of a Gaussian release if the Poisson sample is public.
 
     Source: Balle and Wang 2018, Theorem 8, for the Gaussian; docs/guarantees/noise-before-clip.md.
     """
@@ -280,23 +301,25 @@ def _revealed_sample_profile(q: float, noise_multiplier: float) -> Callable[[Arr
     def delta(epsilon: Array) -> Array:
         head = log_ndtr(mu / 2 - epsilon / mu)
         tail = epsilon + log_ndtr(-mu / 2 - epsilon / mu)
-        rounding = 1e-13 * (1 + np.abs(head) + np.abs(epsilon))  # of logarithms, so it is relative
+        rounding = 1e-13 * (1 + np.abs(head) + np.abs(epsilon))  # relative error, by logarithms
         return q * np.exp(head) * (rounding - np.expm1(np.minimum(tail - head, 0.0)))
 
     return delta
 
 
 def _single_atom(event: Event) -> Event | None:
-    """Return the event's only atomic release if it is made once, else None."""
+    """Get the only atomic release of an event if it is made once; else None."""
     found = count_atomic_releases(event)
     return next(iter(found)) if list(found.values()) == [1] else None
 
 
 def _pld_name(event: Event) -> str:
+    """Name the PLD accountant of an event, for the user."""
     return "PLD, selection by privacy profile" if _contains_selection(event) else "PLD"
 
 
 def _contains_selection(event: Event) -> bool:
+    """Check whether an event contains a repeat-and-select."""
     return any(
         isinstance(atom, events.RepeatAndSelect)
         or (isinstance(atom, events.WorstCase) and any(map(_contains_selection, atom.events)))
@@ -305,20 +328,20 @@ def _contains_selection(event: Event) -> bool:
 
 
 def _grid_interval(event: Event) -> float:
-    """Choose the grid interval of losses: a fraction of one release's standard deviation.
+    """Choose the grid interval of losses: a fraction of the standard deviation of one release.
 
-    Losses on a grid of interval h gain at most h^2 / 4 in variance. Releases with the two losses
-    +-epsilon have no small losses to average over, so their grid contains epsilon itself.
+    Rounding losses to a grid with interval h adds at most h^2 / 4 to their variance. Releases with
+    the two losses +-epsilon are an exception: their grid contains epsilon itself.
     """
     size = estimate_size(event, TYPICAL_DELTA)
     interval = max(
         math.sqrt(size.variance / size.count) / GRID_POINTS_PER_DEVIATION,
         size.width / MAX_GRID_POINTS,
     )
-    # Only losses far above any useful epsilon get a coarse grid.
+    # The grid is coarse only if the losses are far above any useful epsilon.
     interval = min(max(interval, 1e-9), max(0.1, size.width * size.count / MAX_TOTAL_GRID_POINTS))
     two_valued = events.Geometric, events.PureDP, events.ApproximateDP
-    # The loss 0 of a purely additive delta is on every grid.
+    # The loss 0 (of an additive delta) is on every grid.
     values = {
         atom.epsilon for atom in count_atomic_releases(event) if isinstance(atom, two_valued)
     } - {0.0}
@@ -326,12 +349,13 @@ def _grid_interval(event: Event) -> float:
         return interval
     if len(values) == 1:
         (epsilon,) = values
-        # Slightly more than an integer fraction, so rounding cannot leave the last point below it.
+        # Slightly more than epsilon / integer, so that the last grid point is not below epsilon.
         return epsilon / math.ceil(epsilon / interval) * (1 + 1e-15)
     return max(min(interval, 1e-3 * min(values)), max(values) / MAX_GRID_POINTS)
 
 
 def _check_event(event: object) -> Event:
+    """Check that a value is an event of `EVENT_TYPES`, and return it."""
     if type(event) not in events.EVENT_TYPES.values():
         raise UnsupportedEvent(
             f"{event!r} is not an event class of `accounting.events`: it has no bound."

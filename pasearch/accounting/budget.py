@@ -1,7 +1,8 @@
 """Privacy budget of a whole run: (epsilon, delta), with a public default for delta.
 
-The default is the largest power of ten strictly below 1/n, where n is the public number of records
-including null records. A delta of 1/n or more is refused: it allows publishing one record outright.
+The default delta is the largest power of ten strictly below 1/n, where n is the public number of
+records including null records. A delta of 1/n or more is refused, because it would allow the
+publication of a randomly chosen record.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from pasearch.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """A privacy budget of a whole run, which pays for everything that the run reads.
+    """Privacy budget of a whole run: for everything that the run reads.
 
     Args:
         epsilon: Total epsilon, finite and above 0.
-        delta: Total delta, in (0, 1); None: `resolve` sets it once n is known.
+        delta: Total delta, in (0, 1). None: `resolve` sets it when n is known.
 
     Example:
         >>> Budget(epsilon=1.0).resolve(1797)
@@ -35,7 +36,7 @@ class Budget:
             object.__setattr__(self, "delta", check_fraction("delta", self.delta))
 
     def resolve(self, n: int, name: str = "delta") -> Budget:
-        """Return the budget with its delta set for n records.
+        """Make the budget for n records: with a delta that is set and below 1/n.
 
         Args:
             n: Public number of records, null records included; 1 or above.
@@ -59,7 +60,7 @@ class Budget:
         return self
 
     def warnings(self, n: int) -> list[str]:
-        """List warnings about a weak budget for n records; the default delta never causes one."""
+        """List warnings about a budget that gives weak privacy for n records."""
         n, found = check_positive_integer("n", n), []
         if self.epsilon > MAX_USEFUL_EPSILON:
             found.append(
@@ -77,5 +78,6 @@ class Budget:
 
 
 MAX_USEFUL_EPSILON = 20.0
-"""Largest epsilon without a warning: above it, an attack with 1 % false positives detects nearly
-all members."""
+"""Maximum epsilon without a warning: above it, an attack with 1 % false positives could detect
+nearly all members.
+"""

@@ -1,10 +1,10 @@
-"""Privacy calculator: solve for one parameter of a DP-SGD training or search, given all others.
+"""Privacy calculator: computes one parameter of a DP-SGD training or search from all others.
 
-    one training              steps x [PoissonGaussian(batch / n, sigma)]
-    composed                  candidates x one training
-    random number of trials   RepeatAndSelect(one training, RunCountDistribution(candidates))
+    one training                 SelfComposition(PoissonGaussian(batch / n, sigma), steps)
+    composed trainings           SelfComposition(one training, candidates)
+    random number of trainings   RepeatAndSelect(one training, RunCountDistribution(candidates))
 
-Nothing here reads data. Every solution is on the private side: its cost is at most epsilon.
+Nothing here reads data. The privacy cost of every solution is at most the given epsilon.
 """
 
 from __future__ import annotations
@@ -28,26 +28,30 @@ from pasearch.accounting.selection import MAX_RUNS, RunCountDistribution
 from pasearch.errors import UsageError, suggest_name
 
 COMPOSITION = "composed"
+"""Value of `law` for a fixed number of trainings."""
 RUN_COUNT_NAMES = (COMPOSITION, *RunCountDistribution.NAMES)
+"""All values of `law`."""
 SIGMA_RANGE = (1e-2, 1e5)
+"""Minimum and maximum noise multiplier of a solution."""
 MAX_STEPS = 10_000_000
+"""Maximum number of steps, and maximum n of a solution."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Solution:
-    """A complete set of parameters of one mechanism, one of which was solved for.
+    """Parameters of a training or search, one of which was computed.
 
     Args:
-        solved: Name of the parameter that was solved for.
+        solved: Name of the computed parameter.
         epsilon: Privacy cost at delta.
         delta: Total delta.
         sigma: Noise multiplier of a step.
         steps: Number of steps of one training.
         batch: Expected batch size, records.
         n: Number of training records.
-        candidates: Number of trainings, or its mean; None for one training.
-        law: "composed", the name of the distribution, or None for one training.
-        accountant: Name of the accountant whose bound epsilon is.
+        candidates: Number of trainings, or its mean. None: one training.
+        law: "composed", or the name of the distribution. None: one training.
+        accountant: Name of the accountant that computed epsilon.
     """
 
     solved: str
@@ -62,11 +66,11 @@ class Solution:
     accountant: str
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields as JSON values."""
+        """Convert to a dictionary of JSON values."""
         return asdict(self)
 
     def describe(self) -> str:
-        """Describe the solution in one line; the solved parameter comes first."""
+        """Describe the solution in one line; the computed parameter is first."""
         numbers = {
             "epsilon": f"{self.epsilon:.6g}",
             "delta": f"{self.delta:.3g}",
@@ -95,7 +99,7 @@ def solve(
     candidates: float | None = None,
     law: str | None = None,
 ) -> list[Solution]:
-    """Solve for the one parameter that is omitted.
+    """Compute the one parameter that is omitted.
 
     Args:
         epsilon: Total epsilon, above 0.
@@ -104,16 +108,16 @@ def solve(
         steps: Number of steps of one training.
         batch: Expected batch size, records.
         n: Number of records.
-        candidates: Number of trainings (composed), or its mean (random); omitted with `law`: the
-            largest that fits.
-        law: Name from `RUN_COUNT_NAMES`; omitted with `candidates`: each of them.
+        candidates: Number of trainings (composed), or its mean (random). None: if `law` is given,
+            the maximum is computed, otherwise there is one training.
+        law: One of `RUN_COUNT_NAMES`. None: if `candidates` is given, all of them.
 
     Returns:
-        One solution, or one per distribution, lowest epsilon first.
+        One solution, or one for each `law`, the lowest epsilon first.
 
     Raises:
         UsageError: Not exactly one parameter is omitted, or a value is out of its range.
-        BudgetError: No value keeps the cost within epsilon.
+        BudgetError: The cost is above epsilon for all values of the omitted parameter.
 
     >>> (solution,) = solve(delta=1e-5, sigma=1.0, steps=100, batch=10, n=1000)
     >>> solution.solved, round(solution.epsilon, 2)
@@ -142,6 +146,8 @@ def solve(
 
 
 def _solve_one(wanted: str, given: dict[str, Any], law: str | None) -> Solution:
+    """Compute the parameter `wanted` for one `law`."""
+
     def event(value: Any) -> Event:
         return _build_event({**given, wanted: value}, law)
 
@@ -167,7 +173,10 @@ def _solve_one(wanted: str, given: dict[str, Any], law: str | None) -> Solution:
 def _solve_within_budget(
     wanted: str, given: dict[str, Any], law: str | None, event: Callable[[Any], Event]
 ) -> Any:
-    """Return the most useful parameter value whose privacy cost is at most epsilon."""
+    """Compute a parameter such that the privacy cost is at most epsilon.
+
+    The result is the minimum for sigma and n, and the maximum for the others.
+    """
     budget = Budget(given["epsilon"], given["delta"])
     match wanted:
         case "sigma":
@@ -188,6 +197,7 @@ def _solve_within_budget(
 
 
 def _build_event(numbers: dict[str, Any], law: str | None) -> Event:
+    """Make the event of the training or search with these parameters."""
     n = check_positive_integer("n", numbers["n"])
     batch = check_positive_integer("batch", numbers["batch"])
     if not batch <= n:

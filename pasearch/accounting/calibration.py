@@ -1,25 +1,25 @@
-"""Calibrate noise parameters, counts and budgets, always on the private side.
+"""Calibration of noise parameters and counts to a privacy budget, never above the budget.
 
-A root finder may end on either side of the root. Here the exact cost of every returned value was
-computed and is at most the budget.
+The exact privacy cost of every returned value was computed and is at most the budget. (A plain root
+finder could end on either side of the root.)
 
-    noise_multiplier_for_mu:  sigma = 1 / sqrt(log(1 + (mu / q)^2 / T))
+    compute_noise_multiplier_for_mu:  sigma = 1 / sqrt(log(1 + (mu / q)^2 / T))
 
-is the central limit rule of Gaussian differential privacy, mu = q sqrt(T (exp(1/sigma^2) - 1)). It
-gives trainings with different numbers of steps T comparable noise. The rule only proposes a value;
-the exact cost of that value is compared with the budget.
+is the central limit theorem of Gaussian differential privacy, mu = q sqrt(T (exp(1/sigma^2) - 1)).
+With it, trainings with different numbers of steps T get comparable noise. It only proposes a value;
+the exact cost of this value is compared with the budget.
 
-A plan is arithmetic on public numbers, except for the calibrated noise parameters.
-`NoiseParameters` calibrates and records them, so that a result can state them.
-`StatedNoiseParameters` checks stated values without solving. It reports a release that costs more
-than its part of the budget, or leaves some of it unused (docs/verify.md).
+Except for calibrated noise parameters, a plan is arithmetic on public numbers. `NoiseParameters`
+calibrates the noise parameters of a plan and stores them, so that a result can state them.
+`StatedNoiseParameters` checks stated values, without calibration: it reports a release that costs
+more than its part of the budget, or does not use its part (docs/verify.md).
 
-`compare_densities` calibrates densities to equal cost and ranks them by the error of one coordinate
-(Nasr et al. 2020, Fig. 6): l1 = E|z| and l2 = sqrt(E z^2). For small shifts the cost depends only
-on the Fisher information J of the location, as a (a-1) q^2 J ||psi||^2 / 2 in A_a. There the
-Gaussian has the smallest l2 (Cramer and Rao). No density has an l1 below .9921 times the
-Gaussian's; the squared Airy function attains it. If a record changes few coordinates, other
-densities can have less of both.
+`compare_densities` calibrates noise densities to equal cost, and ranks them by the error of one
+coordinate (Nasr et al. 2020, Fig. 6): l1 = E|noise| and l2 = sqrt(E noise^2). For small shifts the
+cost depends only on the Fisher information J of the location, as a (a-1) q^2 J ||psi||^2 / 2 in A_a
+(module `additive`). Then the Gaussian has the smallest l2 (Cramer and Rao), and no density has an
+l1 below .9921 times that of the Gaussian; the squared Airy function attains this value. If a record
+changes few coordinates, other densities can have smaller l1 and l2.
 
 Source: Bu, Dong, Long and Su 2020 (the rule); docs/rules.md, rule 5.
 """
@@ -43,28 +43,30 @@ from pasearch.accounting.renyi import epsilon_from_rdp
 from pasearch.errors import BudgetError, UsageError
 
 RELATIVE_ACCURACY = 1e-3
-"""Relative gap that the cost may leave below the budget."""
+"""Maximum relative distance of a calibrated cost below the budget, as the aim of a search."""
 
 MAX_ITERATIONS = 40
-"""Largest number of costs that one search computes; usually a few are enough."""
+"""Maximum number of costs that one search computes; usually a few are enough."""
 
 MAX_UNUSED_FRACTION = 0.01
-"""Largest fraction of its budget that a stated parameter may leave unused; RELATIVE_ACCURACY is
-usual."""
+"""Maximum fraction of its budget that a stated parameter may leave unused. After calibration it is
+at most `RELATIVE_ACCURACY`.
+"""
 
 COST_TOLERANCE = 1e-6
-"""Largest relative difference between two computations of the same cost."""
+"""Maximum relative difference between two computations of the same cost."""
 
 EventFactory = Callable[[float], Event]
-"""Function from a noise parameter to the event that is paid for."""
+"""Function from a noise parameter to the event that is charged."""
 
 CostFunction = Callable[[float], float]
+"""Function from a parameter to its epsilon."""
 
 
-def noise_multiplier_for_mu(mu: float, sampling_probability: float, steps: int) -> float:
-    """Return the noise multiplier that gives a training this mu (central limit rule).
+def compute_noise_multiplier_for_mu(mu: float, sampling_probability: float, steps: int) -> float:
+    """Compute the noise multiplier at which a training has about this mu (central limit theorem).
 
-    >>> round(noise_multiplier_for_mu(mu=1.0, sampling_probability=0.01, steps=1000), 3)
+    >>> round(compute_noise_multiplier_for_mu(mu=1.0, sampling_probability=0.01, steps=1000), 3)
     0.646
     """
     return 1.0 / math.sqrt(math.log1p((mu / sampling_probability) ** 2 / steps))
@@ -73,18 +75,18 @@ def noise_multiplier_for_mu(mu: float, sampling_probability: float, steps: int) 
 def calibrate_max(
     make_event: Callable[[float], Event], budget: Budget, low: float, high: float
 ) -> float:
-    """Find the largest value in [low, high] whose event costs at most the budget.
+    """Find about the largest value in [low, high] whose event costs at most the budget.
 
     Guarantee: the exact cost of the returned value's event was computed and is at most the budget.
 
     Args:
-        make_event: Function from a value to an event; its cost increases with the value.
+        make_event: Function from a value to an event. The cost increases with the value.
         budget: Privacy budget with delta set.
-        low: Value of the lowest cost, above 0.
-        high: Value of the highest cost.
+        low: Value with the lowest cost, above 0.
+        high: Value with the highest cost.
 
     Raises:
-        BudgetError: Even `low` costs more; the message states a sufficient epsilon.
+        BudgetError: Even `low` costs more. The message states a sufficient epsilon.
 
     >>> from pasearch.accounting.events import PureDP
     >>> round(calibrate_max(PureDP, Budget(1.0, 1e-5), 0.01, 10.0), 2)
@@ -92,7 +94,7 @@ def calibrate_max(
     """
 
     def exact_epsilon(value: float) -> float:
-        return _exact_epsilon(make_event(value), budget)
+        return _compute_exact_epsilon(make_event(value), budget)
 
     value, _ = _search_by_fast_price(make_event, budget, low, high)
     cost = exact_epsilon(value)
@@ -102,7 +104,7 @@ def calibrate_max(
         cost = exact_epsilon(value)
     while not cost <= budget.epsilon:
         if not value > low:
-            raise _budget_error(budget, cost)
+            raise _make_budget_error(budget, cost)
         value = max(low, value * (1 - RELATIVE_ACCURACY) * min(1.0, budget.epsilon / cost))
         cost = exact_epsilon(value)
     return value
@@ -111,32 +113,32 @@ def calibrate_max(
 def approximate_max(
     make_event: Callable[[float], Event], budget: Budget, low: float, high: float
 ) -> float:
-    """Approximate the value of `calibrate_max`, without its guarantee: never charge this cost.
+    """Approximate the result of `calibrate_max` quickly; the value must not be used for a release.
 
     Raises:
         BudgetError: Even `low` costs more.
     """
     value, fast_epsilon = _search_by_fast_price(make_event, budget, low, high)
     if not fast_epsilon(value) <= budget.epsilon:
-        raise _budget_error(budget, fast_epsilon(value))
+        raise _make_budget_error(budget, fast_epsilon(value))
     return value
 
 
 def calibrate_min(
     make_event: Callable[[float], Event], budget: Budget, low: float, high: float
 ) -> float:
-    """Find the smallest value (noise multiplier) in [low, high] that costs at most the budget.
+    """Find about the smallest value, such as a noise multiplier, that costs at most the budget.
 
     Guarantee: the exact cost of the returned value's event was computed and is at most the budget.
 
     Args:
-        make_event: Function from a value to an event; its cost decreases with the value.
+        make_event: Function from a value to an event. The cost decreases with the value.
         budget: Privacy budget with delta set.
-        low: Value of the highest cost, above 0.
-        high: Value of the lowest cost.
+        low: Minimum value, above 0, with the highest cost.
+        high: Maximum value, with the lowest cost.
 
     Raises:
-        BudgetError: Even `high` costs more; the message states a sufficient epsilon.
+        BudgetError: Even `high` costs more. The message states a sufficient epsilon.
 
     >>> from pasearch.accounting.events import Gaussian
     >>> round(calibrate_min(Gaussian, Budget(1.0, 1e-5), 0.1, 100.0), 1)
@@ -152,10 +154,11 @@ def calibrate_min(
 def calibrate_max_count(make_event: Callable[[int], Event], budget: Budget, high: int) -> int:
     """Find the largest count in [1, high] whose event costs at most the budget.
 
-    Guarantee: the exact cost was computed; one more costs more than the budget, or is above `high`.
+    Guarantee: the exact cost was computed. A count that is larger by one costs more than the
+    budget, or is above `high`.
 
     Raises:
-        BudgetError: A count of 1 costs more; the message states a sufficient epsilon.
+        BudgetError: A count of 1 costs more. The message states a sufficient epsilon.
     """
     return _search_count(make_event, budget, 1, high + 1)
 
@@ -165,10 +168,11 @@ def calibrate_min_count(
 ) -> int:
     """Find the smallest count in [low, high], such as n, whose event costs at most the budget.
 
-    Guarantee: the exact cost was computed; one less costs more than the budget, or is below `low`.
+    Guarantee: the exact cost was computed. A count that is smaller by one costs more than the
+    budget, or is below `low`.
 
     Raises:
-        BudgetError: Even `high` costs more; the message states a sufficient epsilon.
+        BudgetError: Even `high` costs more. The message states a sufficient epsilon.
     """
     return _search_count(make_event, budget, high, low - 1)
 
@@ -176,8 +180,12 @@ def calibrate_min_count(
 def _search_by_fast_price(
     make_event: Callable[[float], Event], budget: Budget, low: float, high: float
 ) -> tuple[float, CostFunction]:
-    """Return approximately the largest value that fits, and the fast cost function."""
-    delta = _resolved_delta(budget)
+    """Approximate the largest value that fits, by `fast_price`.
+
+    Returns:
+        The value, and the function from values to epsilon by `fast_price`.
+    """
+    delta = _get_delta(budget)
 
     def fast_epsilon(value: float) -> float:
         return fast_price(make_event(value), delta).epsilon
@@ -194,11 +202,11 @@ def _search_by_fast_price(
 def _search_value(
     cost: CostFunction, target: float, start: float, low: float, high: float
 ) -> float:
-    """Find a value that costs nearly the target; `low` if no cheaper value was found.
+    """Find a value whose cost is just below the target; `low` if no value below it was found.
 
-    The search is a secant in logarithms, where a cost is nearly a straight line. It stays between
-    the largest value below the target and the smallest above it, and bisects where the secant
-    stalls.
+    It is a secant search in logarithms, in which the cost is nearly linear. The search stays
+    between the largest value known to cost at most the target and the smallest one known to cost
+    more. Every fourth step bisects.
     """
     goal = target * (1 - RELATIVE_ACCURACY / 2)
     below, above, value = low, high, start
@@ -213,20 +221,20 @@ def _search_value(
         settled = target * (1 - RELATIVE_ACCURACY) <= now <= target
         if settled or above <= below * (1 + 1e-9) or (found and value >= high):
             break
-        aim = _secant_step(previous, (value, now), goal)
+        aim = _compute_secant_step(previous, (value, now), goal)
         previous = value, now
         if turn % 4 == 3 or not below < aim < above:
-            # Bisect, or try an end whose cost is not known yet.
+            # Bisect, or try the upper end if no value that fits is known.
             untried = aim >= above and not found
             aim = above if untried else math.sqrt(below * above)
         value = aim
     return below
 
 
-def _secant_step(
+def _compute_secant_step(
     previous: tuple[float, float] | None, last: tuple[float, float], goal: float
 ) -> float:
-    """Compute where the line through two points (log value, log cost) meets the goal."""
+    """Compute the value at which the line through two points (log value, log cost) has the goal."""
     value, cost = last
     if not (cost > 0 and math.isfinite(cost)):
         return value * (100.0 if cost <= 0 else 0.01)
@@ -243,24 +251,25 @@ def _secant_step(
 def _search_count(make_event: Callable[[int], Event], budget: Budget, good: int, bad: int) -> int:
     """Find the last count that fits, from `good`, which must fit, towards `bad`.
 
-    Every third iteration bisects; the others interpolate the two ends in logarithms.
+    Every third iteration bisects. The others interpolate the costs of the two ends in logarithms.
     """
-    delta, target = _resolved_delta(budget), budget.epsilon
-    costs = {good: _exact_epsilon(make_event(good), budget)}
+    delta, target = _get_delta(budget), budget.epsilon
+    costs = {good: _compute_exact_epsilon(make_event(good), budget)}
     if not costs[good] <= target:
-        raise _budget_error(budget, costs[good])
+        raise _make_budget_error(budget, costs[good])
     aim = _guess_count(make_event, target, delta, good, bad)
     for turn in range(200):
         if abs(good - bad) <= 1:
             break
         middle = _clamp_between(good, bad, aim)
-        costs[middle] = _exact_epsilon(make_event(middle), budget)
+        costs[middle] = _compute_exact_epsilon(make_event(middle), budget)
         good, bad = (middle, bad) if costs[middle] <= target else (good, middle)
         aim = (good + bad) // 2 if turn % 3 == 2 else _interpolate_count(costs, good, bad, target)
     return good
 
 
 def _clamp_between(good: int, bad: int, aim: int) -> int:
+    """Clamp a count to the counts strictly between `good` and `bad`."""
     low, high = min(good, bad) + 1, max(good, bad) - 1
     return min(high, max(low, aim))
 
@@ -268,6 +277,7 @@ def _clamp_between(good: int, bad: int, aim: int) -> int:
 def _guess_count(
     make_event: Callable[[int], Event], target: float, delta: float, good: int, bad: int
 ) -> int:
+    """Guess the last count that fits, by the central limit approximation of costs."""
     while abs(good - bad) > max(1, min(good, bad) // 1000):
         middle = _clamp_between(good, bad, round(math.sqrt(max(1, good) * max(1, bad))))
         if middle in (good, bad):
@@ -278,48 +288,46 @@ def _guess_count(
 
 
 def _interpolate_count(costs: dict[int, float], good: int, bad: int, target: float) -> int:
-    """Interpolate the count between the ends at which the cost equals the target."""
+    """Interpolate (or extrapolate) the count at which the cost equals the target."""
     if bad not in costs:
-        # Only one side is known: the cost grows about like a power of the count.
+        # Only one cost is known. It grows about like a power of the count.
         ratio = target / costs[good] if costs[good] > 0 else 100.0
         step = min(100.0, max(1.001, ratio)) ** 1.5
         return round(good * step) + 1 if bad > good else round(good / step) - 1
     low, high = math.log(costs[good] or 1e-300), math.log(min(costs[bad], 1e300))
     share = (math.log(target) - low) / (high - low) if high > low else 0.5
     aim = math.exp(math.log(good) + share * math.log(max(1, bad) / good))
-    # Round towards `good`, so that the next try may be its neighbour that does not fit.
+    # Round towards `good`, so that the next count may be the first that does not fit.
     return math.floor(aim) if bad > good else math.ceil(aim)
 
 
-def _exact_epsilon(event: Event, budget: Budget) -> float:
-    return price(event, _resolved_delta(budget)).epsilon
+def _compute_exact_epsilon(event: Event, budget: Budget) -> float:
+    """Compute the exact epsilon of an event at the budget's delta."""
+    return price(event, _get_delta(budget)).epsilon
 
 
-def _resolved_delta(budget: Budget) -> float:
+def _get_delta(budget: Budget) -> float:
+    """Get the delta of a resolved budget."""
     assert budget.delta is not None, "resolve the budget first"
     return budget.delta
 
 
-def _budget_error(budget: Budget, cost: float) -> BudgetError:
+def _make_budget_error(budget: Budget, cost: float) -> BudgetError:
+    """Create the error for a plan that costs more; the cost is rounded up to three digits."""
+    if math.isfinite(cost) and cost > 0:
+        unit = 10.0 ** (math.floor(math.log10(cost)) - 2)
+        cost = math.ceil(cost / unit) * unit
     return BudgetError(
         f"The budget of epsilon {budget.epsilon:g} at delta {budget.delta:g} is too small: "
-        f"this plan costs at least epsilon {_round_up(cost):g}. Raise epsilon, or plan less."
+        f"this plan costs at least epsilon {cost:g}. Raise epsilon, or plan less."
     )
 
 
-def _round_up(value: float) -> float:
-    """Round up to three digits."""
-    if not (math.isfinite(value) and value > 0):
-        return value
-    unit = 10.0 ** (math.floor(math.log10(value)) - 2)
-    return math.ceil(value / unit) * unit
-
-
-# --- the calibrated parameters of a plan ---
+# --- the noise parameters of a plan ---
 
 
 class NoiseParameters:
-    """The noise parameters of a plan by name, each calibrated to its part of the budget."""
+    """Noise parameters of a plan by name, each calibrated to its part of the budget."""
 
     def __init__(self) -> None:
         self.values: dict[str, float] = {}
@@ -327,23 +335,26 @@ class NoiseParameters:
     def calibrate_max(
         self, name: str, make_event: EventFactory, budget: Budget, low: float, high: float
     ) -> float:
-        """Find the largest value whose event costs at most the budget, and record it."""
+        """Find the largest value whose event costs at most the budget, and store it by name."""
         self.values[name] = calibrate_max(make_event, budget, low, high)
         return self.values[name]
 
     def calibrate_min(
         self, name: str, make_event: EventFactory, budget: Budget, low: float, high: float
     ) -> float:
-        """Find the smallest value whose event costs at most the budget, and record it."""
+        """Find the smallest value whose event costs at most the budget, and store it by name."""
         self.values[name] = calibrate_min(make_event, budget, low, high)
         return self.values[name]
 
 
 class StatedNoiseParameters(NoiseParameters):
-    """The noise parameters that a result states, checked against its plan instead of solved for.
+    """Noise parameters that a result states; they are checked instead of calibrated.
 
     Args:
-        stated: Noise parameter by name, as read from a file.
+        stated: Noise parameters by name, as read from a file.
+
+    Attributes:
+        problems: Descriptions of stated values that cost too much, or do not use the budget.
     """
 
     def __init__(self, stated: Mapping[str, Any]) -> None:
@@ -354,17 +365,17 @@ class StatedNoiseParameters(NoiseParameters):
     def calibrate_max(
         self, name: str, make_event: EventFactory, budget: Budget, low: float, high: float
     ) -> float:
-        """Return the stated value, which must use up the budget or equal `high`."""
+        """Get the stated value, and check that it uses up the budget or equals `high`."""
         return self._check_stated(name, make_event, budget, low, high, last=high)
 
     def calibrate_min(
         self, name: str, make_event: EventFactory, budget: Budget, low: float, high: float
     ) -> float:
-        """Return the stated value, which must use up the budget or equal `low`."""
+        """Get the stated value, and check that it uses up the budget or equals `low`."""
         return self._check_stated(name, make_event, budget, low, high, last=low)
 
-    def unknown_names(self) -> list[str]:
-        """List stated names that the plan does not have."""
+    def list_unknown_names(self) -> list[str]:
+        """List the stated names that the plan does not have."""
         return sorted(set(self.stated) - set(self.values))
 
     def _check_stated(
@@ -377,6 +388,7 @@ class StatedNoiseParameters(NoiseParameters):
         *,
         last: float,
     ) -> float:
+        """Check the stated value; `last` is the cheapest value for utility, at an end."""
         if name not in self.stated:
             raise UsageError(f"the plan states no noise parameter for {name!r}.")
         value = check_positive(f"the noise of {name!r}", self.stated[name])
@@ -399,19 +411,19 @@ class StatedNoiseParameters(NoiseParameters):
         return value
 
 
-# --- densities at equal cost ---
+# --- noise densities at equal cost ---
 
 SCALE_ACCURACY = 1e-4
-"""Largest relative excess of a calibrated scale over the smallest possible one."""
+"""Maximum relative distance of a calibrated scale above the smallest possible scale."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CalibratedDensity:
-    """A density at the scale at which all compared densities have equal cost.
+    """Noise density with a calibrated scale.
 
     Args:
-        density: Density at that scale.
-        price: Epsilon at delta, or the divergence at one order.
+        density: Density with its scale.
+        price: Privacy cost: epsilon at delta, or the Renyi divergence at one order.
     """
 
     density: Density
@@ -419,16 +431,16 @@ class CalibratedDensity:
 
     @property
     def mean_absolute(self) -> float:
-        """The l1 error of a coordinate; `inf` if it does not exist."""
+        """Mean absolute noise of one coordinate (l1); `inf` if it does not exist."""
         return self.density.mean_absolute
 
     @property
     def standard_deviation(self) -> float:
-        """The l2 error of a coordinate; `inf` if it does not exist."""
+        """Standard deviation of the noise of one coordinate (l2); `inf` if it does not exist."""
         return self.density.standard_deviation
 
     def to_json(self) -> dict[str, Any]:
-        """Return JSON values; null for an infinite error."""
+        """Convert to a dictionary of JSON values; an infinite error becomes null."""
         names = ("mean_absolute", "standard_deviation", "fisher_information")
         numbers = {"price": self.price} | {name: getattr(self.density, name) for name in names}
         finite = {name: v if math.isfinite(v) else None for name, v in numbers.items()}
@@ -445,21 +457,21 @@ def compare_densities(
     *,
     orders: Array = ORDERS,
 ) -> list[CalibratedDensity]:
-    """Calibrate densities to equal cost, and sort them by l1 error.
+    """Calibrate noise densities to equal cost by RDP, and sort them by mean absolute noise.
 
-    Guarantee: the cost of each was computed, and is at most epsilon.
+    Guarantee: the cost of each returned density was computed, and is at most epsilon.
 
     Args:
-        densities: Noise densities, at any scale.
-        shifts: Bounds on the sorted magnitudes that one record adds, one or several.
+        densities: Noise densities, with any scale.
+        shifts: One or several upper bounds of the sorted magnitudes that one record adds.
         sampling_probability: q, in (0, 1].
         steps: Number of composed steps.
         epsilon: Total epsilon, above 0.
         delta: Total delta, in (0, 1).
-        orders: Renyi orders above 1, (m,): fewer are faster and may cost more.
+        orders: Renyi orders above 1, (m,). Fewer orders are faster, and may need more noise.
 
     Raises:
-        BudgetError: No scale up to the largest is cheap enough.
+        BudgetError: No scale up to 10^9 has a cost of at most epsilon.
     """
     target = check_positive("epsilon", epsilon)
 
@@ -483,7 +495,7 @@ def compute_epsilon(
     delta: float,
     orders: Array = ORDERS,
 ) -> float:
-    """Compute epsilon at delta of several steps by RDP at the given orders."""
+    """Compute epsilon at delta of several steps with additive noise, by RDP at the given orders."""
     values = check_positive_integer("steps", steps) * additive_rdp(
         density, shifts, sampling_probability, orders
     )
@@ -496,12 +508,12 @@ def calibrate_scale(cost: Callable[[float], float], target: float) -> float:
     Guarantee: the cost at the returned scale was computed, and is at most the target.
 
     Args:
-        cost: Function from a scale to its cost, which falls as the scale grows.
-        target: Largest cost, above 0.
+        cost: Function from a scale to its cost, which decreases as the scale grows.
+        target: Maximum cost, above 0.
 
     Raises:
-        BudgetError: No scale up to 10^9 is cheap enough.
-        UsageError: A scale of 10^-9 is cheap enough.
+        BudgetError: The cost at a scale of 10^9 is above the target.
+        UsageError: The cost at a scale of 10^-9 is below the target.
     """
     low, high = 1.0, 1.0
     while not cost(high) <= target:

@@ -1,8 +1,9 @@
-"""Validate every number that enters an event, a distribution, a budget or a cost.
+"""Checks of every number that enters an event, a distribution, a budget or a cost.
 
-A wrong number type silently changes a privacy cost: with `sigma = 2` or `np.float32(2)`, ten
-composed Gaussians under Poisson sampling cost 1.59 instead of 13.72, and `sigma = nan` costs 0. So
-every check has positive form (NaN fails it), and returns a plain Python float or int.
+A number of another type than float could silently change a privacy cost: with `sigma = 2` or
+`np.float32(2)`, ten composed Gaussians under Poisson sampling would cost 1.59 instead of 13.72, and
+`sigma = nan` would cost 0. So every check has positive form (NaN fails it), and returns a plain
+Python float or int.
 """
 
 from __future__ import annotations
@@ -19,42 +20,44 @@ Kind = TypeVar("Kind")
 
 
 def check_positive(name: str, value: object) -> float:
-    """Return a finite number above 0 as a Python float."""
+    """Check that a value is a finite number above 0, and return it as a Python float."""
     return _check_real(name, value, "a finite number above 0", lambda number: 0 < number < math.inf)
 
 
 def check_nonnegative(name: str, value: object) -> float:
-    """Return a finite number, 0 or above, as a Python float."""
+    """Check that a value is a finite number, 0 or above, and return it as a Python float."""
     return _check_real(
         name, value, "a finite number, 0 or above", lambda number: 0 <= number < math.inf
     )
 
 
 def check_probability(name: str, value: object) -> float:
-    """Return a number in (0, 1] as a Python float."""
+    """Check that a value is a number in (0, 1], and return it as a Python float."""
     return _check_real(name, value, "a number in (0, 1]", lambda number: 0 < number <= 1)
 
 
 def check_fraction(name: str, value: object) -> float:
-    """Return a number strictly between 0 and 1 as a Python float."""
+    """Check that a value is a number strictly between 0 and 1, and return it as a Python float."""
     return _check_real(
         name, value, "a number strictly between 0 and 1", lambda number: 0 < number < 1
     )
 
 
 MAX_COUNT = 10**12
-"""Largest count of records, steps or candidates: a larger one is a typing error."""
+"""Maximum count of records, steps or candidates; a larger one is a typing error of the user."""
 
 
 def check_positive_integer(
     name: str, value: object, *, most: int = MAX_COUNT, why: str = ""
 ) -> int:
-    """Return an integer of at least 1 as a Python int; floats are refused, even integral ones.
+    """Check that a value is an integer from 1 to `most`, and return it as a Python int.
+
+    Floats are refused, also those with an integer value.
 
     Args:
-        name: Name of the count in messages.
-        value: Count to check.
-        most: Largest accepted count.
+        name: Name of the value in messages.
+        value: Value to check.
+        most: Maximum.
         why: Reason for this maximum, for the message.
     """
     if isinstance(value, bool) or not isinstance(value, Integral) or not int(value) >= 1:
@@ -66,14 +69,14 @@ def check_positive_integer(
 
 
 def check_nonnegative_integer(name: str, value: object) -> int:
-    """Return an integer, 0 or above, as a Python int."""
+    """Check that a value is an integer, 0 or above, and return it as a Python int."""
     if isinstance(value, bool) or not isinstance(value, Integral) or not int(value) >= 0:
         raise _make_error(name, value, "an integer, 0 or above")
     return int(value)
 
 
 def check_boolean(name: str, value: object) -> bool:
-    """Return true or false as a Python bool."""
+    """Check that a value is a Python bool, and return it."""
     if type(value) is not bool:
         raise UsageError(f"{name} is {value!r}: expected true or false.")
     return value
@@ -97,7 +100,11 @@ def convert_to_plain_list(values: Any) -> Any:
 
 
 def make_post_init(**checks: Callable[[str, Any], Any]) -> Callable[[Any], None]:
-    """Create a `__post_init__` that replaces each field by its check's result."""
+    """Make a `__post_init__` for a frozen dataclass that replaces fields by the results of checks.
+
+    Args:
+        checks: Check of each field: a function of its name and value that returns the new value.
+    """
 
     def post_init(self: Any) -> None:
         for name, check in checks.items():
@@ -109,16 +116,17 @@ def make_post_init(**checks: Callable[[str, Any], Any]) -> Callable[[Any], None]
 def resolve_named_type(
     noun: str, table: Mapping[str, type[Kind]], values: object
 ) -> tuple[type[Kind], dict[str, Any]]:
-    """Find the dataclass that JSON values name, and the fields to build it with.
+    """Find the dataclass that is named in JSON values, and the arguments to create an instance.
 
     Args:
-        noun: Noun for one entry of the table, for messages.
-        table: Dataclass by name.
-        values: JSON values that `to_json` wrote: the `name` and the fields; fields with defaults
+        noun: Word for an entry of the table in messages, such as "density".
+        table: Dataclasses by name.
+        values: JSON values as written by `to_json`: a `name` and the fields. Fields with defaults
             are optional.
 
     Raises:
-        UsageError: The values have another form, an unknown name, or an unknown or missing field.
+        UsageError: The values are not a mapping, the name is unknown, or a field is unknown or
+            missing.
     """
     if not isinstance(values, Mapping):
         raise UsageError(f"{noun} is {values!r}: expected what `to_json` wrote.")
@@ -141,6 +149,7 @@ def resolve_named_type(
 
 
 def _check_real(name: str, value: object, expected: str, holds: Callable[[float], bool]) -> float:
+    """Check that a value is a real number with a property, and return it as a Python float."""
     if isinstance(value, bool) or not isinstance(value, Real):
         raise _make_error(name, value, expected)
     try:
@@ -153,7 +162,7 @@ def _check_real(name: str, value: object, expected: str, holds: Callable[[float]
 
 
 def _format_value(value: object) -> str:
-    """Format a value for an error message; very long numbers are not written out."""
+    """Format a value for an error message, shortened if it is very long."""
     if isinstance(value, int) and not -(2**64) <= value <= 2**64:
         return "an integer of more than 64 bits"
     text = repr(value)
@@ -161,6 +170,7 @@ def _format_value(value: object) -> str:
 
 
 def _make_error(name: str, value: object, expected: str) -> UsageError:
+    """Create the error for a value that failed a check."""
     number = isinstance(value, Real) and not isinstance(value, bool)
     kind = "" if number else f" ({type(value).__name__})"
     return UsageError(f"{name} is {_format_value(value)}{kind}: expected {expected}.")

@@ -1,12 +1,12 @@
-"""Privacy events: a closed table of frozen values, which accountants interpret.
+"""Privacy events: frozen descriptions of releases, which accountants interpret.
 
-Only these types reach an accountant, so this table decides what is supported. `checks` validates
-every number, so a float32 sigma, an int sigma or a NaN cannot change a privacy cost. Files name
-events by this table's short names; reading a file never imports what it names.
+`EVENT_TYPES` lists all types of events; accountants refuse others. Every number is checked (module
+`checks`), so a float32 sigma, an int sigma or a NaN cannot change a privacy cost. In files, events
+have the short names of this table; reading a file never imports a class that the file names.
 
-`count_atomic_releases` alone knows about counts: an event is a multiset of atomic releases, and an
-accountant multiplies by the count once. Adjacency is zero-out: one record is replaced by the null
-record.
+An event is a multiset of atomic releases. Only `count_atomic_releases` counts repetitions, so that
+an accountant multiplies by a count exactly once. Adjacency is zero-out: one record is replaced by
+the null record.
 
 Source: the idea is Google's `dp_accounting.dp_event`; costs are in `accountants`.
 """
@@ -30,35 +30,37 @@ from pasearch.accounting.densities import Density, check_known_density, density_
 from pasearch.accounting.selection import RunCountDistribution
 from pasearch.errors import UsageError
 
-MAX_DEPTH = 32
-MAX_ORDER = 1024.0  # largest order of the Renyi grid
-MAX_SHOWN_PARTS = 6  # parts of a composition in one line of text
+MAX_EVENT_DEPTH = 32  # maximum nesting of events in a file
+MAX_ORDER = 1024.0  # maximum Renyi order at which accountants compute bounds
+MAX_SHOWN_PARTS = 6  # maximum number of parts of a composition in its description
 
 
 class Event:
-    """One release, or a fixed composition of releases."""
+    """Base class: one release, or a fixed composition of releases."""
 
     __slots__ = ()
     name: ClassVar[str]
     """Name of the event type in files."""
     description_template: ClassVar[str] = ""
-    """Text with the fields as placeholders; `describe_event` describes compositions."""
+    """Description with the fields as placeholders; empty for compositions."""
 
 
 def _check_event(name: str, value: object) -> Event:
+    """Check that a value is an event of `EVENT_TYPES`, and return it."""
     if type(value) not in EVENT_TYPES.values():
         raise UsageError(f"{name} is {value!r}; expected an event class of `accounting.events`.")
     return value  # type: ignore[return-value]
 
 
 def _check_events(name: str, value: object) -> tuple[Event, ...]:
+    """Check that a value is a tuple or list of events, and return a tuple."""
     if not isinstance(value, tuple | list) or not value:
         raise UsageError(f"{name} is {value!r}; expected at least one event (or NoRelease()).")
     return tuple(_check_event(name, each) for each in value)
 
 
 def _make_instance_check(kind: type, expected: str) -> Callable[[str, Any], Any]:
-    """Create a field check for values of one class, excluding subclasses."""
+    """Make a field check for instances of one class, without subclasses."""
 
     def check(name: str, value: object) -> object:
         if type(value) is not kind:
@@ -78,7 +80,7 @@ class NoRelease(Event):
 
 @dataclass(frozen=True, slots=True)
 class Gaussian(Event):
-    """A sum with Gaussian noise; the noise multiplier is sigma / sensitivity."""
+    """Sum with Gaussian noise; the noise multiplier is sigma / sensitivity."""
 
     name: ClassVar[str] = "gaussian"
     description_template: ClassVar[str] = "Gaussian noise (multiplier {noise_multiplier:g})"
@@ -88,7 +90,7 @@ class Gaussian(Event):
 
 @dataclass(frozen=True, slots=True)
 class PoissonGaussian(Event):
-    """One step of DP-SGD: a Gaussian release on an exact Poisson sample of the records."""
+    """One step of DP-SGD: a sum with Gaussian noise over an exact Poisson sample of the records."""
 
     name: ClassVar[str] = "poisson-gaussian"
     description_template: ClassVar[str] = (
@@ -104,7 +106,7 @@ class PoissonGaussian(Event):
 
 @dataclass(frozen=True, slots=True)
 class TruncatedPoissonGaussian(Event):
-    """A `PoissonGaussian` whose sample has at most `truncated_batch_size` records (PLD only)."""
+    """`PoissonGaussian` with a sample of at most `truncated_batch_size` records (PLD only)."""
 
     name: ClassVar[str] = "truncated-poisson-gaussian"
     description_template: ClassVar[str] = (
@@ -125,9 +127,9 @@ class TruncatedPoissonGaussian(Event):
 
 @dataclass(frozen=True, slots=True)
 class NoisyRecords(Event):
-    """One step in which each sampled record has separate Gaussian noise, and the sample is public.
+    """One step in which each sampled record gets separate Gaussian noise, and the sample is public.
 
-    The noise multiplier is the noise's standard deviation / the clipping norm of one record.
+    The noise multiplier is the standard deviation of this noise divided by the clipping norm.
     """
 
     name: ClassVar[str] = "noisy-records"
@@ -144,10 +146,10 @@ class NoisyRecords(Event):
 
 @dataclass(frozen=True, slots=True)
 class AdditiveNoise(Event):
-    """A sum over a Poisson sample, with noise of one density on every coordinate (RDP only).
+    """Sum over a Poisson sample, with independent noise on every coordinate (RDP only).
 
-    The sorted magnitudes that one record adds are at most the shifts. Density and shifts have the
-    same unit.
+    `shifts` are upper bounds of the sorted magnitudes that one record adds. The scale of the
+    density and the shifts have the same unit.
     """
 
     name: ClassVar[str] = "additive"
@@ -168,7 +170,7 @@ class AdditiveNoise(Event):
 
 @dataclass(frozen=True, slots=True)
 class Geometric(Event):
-    """A count of sensitivity 1 plus two-sided geometric noise, P(z) ~ exp(-epsilon |z|)."""
+    """Count with sensitivity 1 plus two-sided geometric noise, P(z) ~ exp(-epsilon |z|)."""
 
     name: ClassVar[str] = "geometric"
     description_template: ClassVar[str] = "a noisy count: geometric noise (epsilon {epsilon:g})"
@@ -178,7 +180,7 @@ class Geometric(Event):
 
 @dataclass(frozen=True, slots=True)
 class PureDP(Event):
-    """Any epsilon-DP release, such as an exponential mechanism; accounted for like `Geometric`."""
+    """Any epsilon-DP release, such as an exponential mechanism; it costs as much as `Geometric`."""
 
     name: ClassVar[str] = "pure"
     description_template: ClassVar[str] = "a pure-DP release (epsilon {epsilon:g})"
@@ -188,10 +190,10 @@ class PureDP(Event):
 
 @dataclass(frozen=True, slots=True)
 class ApproximateDP(Event):
-    """Any (epsilon, delta)-DP release; with epsilon 0, a purely additive delta.
+    """Any (epsilon, delta)-DP release; with epsilon 0, an additive delta only.
 
-    The accountant uses the worst such release: it reveals everything with probability delta, and is
-    `PureDP` otherwise.
+    It costs as much as the worst such release, which reveals everything with probability delta and
+    is a `PureDP` release otherwise.
     """
 
     name: ClassVar[str] = "approximate"
@@ -205,7 +207,7 @@ class ApproximateDP(Event):
 
 @dataclass(frozen=True, slots=True)
 class DiscreteGaussian(Event):
-    """Integers of L2 sensitivity `sensitivity` with discrete Gaussian noise `sigma` (RDP only)."""
+    """Integers with L2 sensitivity `sensitivity` and discrete Gaussian noise `sigma` (RDP only)."""
 
     name: ClassVar[str] = "discrete-gaussian"
     description_template: ClassVar[str] = (
@@ -218,7 +220,7 @@ class DiscreteGaussian(Event):
 
 @dataclass(frozen=True, slots=True)
 class Composition(Event):
-    """All of these releases, in a fixed plan."""
+    """All of these events, in a plan that is fixed in advance."""
 
     name: ClassVar[str] = "composed"
     events: tuple[Event, ...]
@@ -227,7 +229,7 @@ class Composition(Event):
 
 @dataclass(frozen=True, slots=True)
 class SelfComposition(Event):
-    """The same release `count` times, with fresh randomness."""
+    """The same event `count` times, with independent random numbers."""
 
     name: ClassVar[str] = "self-composed"
     event: Event
@@ -237,7 +239,7 @@ class SelfComposition(Event):
 
 @dataclass(frozen=True, slots=True)
 class WorstCase(Event):
-    """One of these releases, chosen adaptively: the cost is the maximum over all of them."""
+    """One of these events, chosen adaptively; the cost is their maximum."""
 
     name: ClassVar[str] = "worst"
     events: tuple[Event, ...]
@@ -246,7 +248,7 @@ class WorstCase(Event):
 
 @dataclass(frozen=True, slots=True)
 class RepeatAndSelect(Event):
-    """The best of K runs of `event`, with its noisy score; K is secret and drawn from `law`."""
+    """Release of the best of K runs of `event`, by noisy scores; K is secret, drawn from `law`."""
 
     name: ClassVar[str] = "repeat-and-select"
     event: Event
@@ -261,8 +263,8 @@ class RepeatAndSelect(Event):
 class FilteredReleases(Event):
     """Adaptively chosen releases whose total RDP is at most that of `event` (RDP only).
 
-    `renyi.PrivacyFilter` enforces it at every order of the accountant's grid up to `highest_order`.
-    At higher orders there is no bound.
+    `renyi.PrivacyFilter` ensures this at every order of `renyi.ORDERS` up to `highest_order`. At
+    higher orders there is no bound.
     """
 
     name: ClassVar[str] = "filtered"
@@ -279,19 +281,21 @@ EVENT_TYPES: dict[str, type[Event]] = {
         RepeatAndSelect, FilteredReleases,
     )
 }  # fmt: skip
+"""All types of events, by their names in files."""
 FIELD_READERS: dict[str, Callable[[Any], object]] = {
     "law": RunCountDistribution.from_json,
     "density": density_from_json,
     "shifts": Shifts.from_json,
 }
+"""Functions that create the values of fields from JSON, by name of the field."""
 
 
 def count_atomic_releases(event: Event) -> dict[Event, int]:
-    """Count the atomic releases of an event.
+    """Count the atomic releases of an event: all that are not compositions.
 
-    Guarantee: `SelfComposition(e, k)` and k copies of e have the same counts, so no accountant can
-    charge them differently. Public releases are dropped; a `WorstCase` of one event is that event.
-    A `FilteredReleases` is atomic: only its limit is known.
+    Guarantee: `SelfComposition(e, k)` and k copies of e have equal results, so no accountant can
+    charge them differently. `NoRelease` is omitted, and a `WorstCase` of a single event counts as
+    this event. `FilteredReleases` is atomic, because only its limit is known.
     """
     counts: dict[Event, int] = {}
     for atom, count in _iterate_atoms(event, 1):
@@ -300,6 +304,7 @@ def count_atomic_releases(event: Event) -> dict[Event, int]:
 
 
 def _iterate_atoms(event: Event, count: int) -> Iterable[tuple[Event, int]]:
+    """Yield (atomic release, count) for `count` repetitions of an event; releases may repeat."""
     match event:
         case NoRelease():
             return
@@ -317,7 +322,7 @@ def _iterate_atoms(event: Event, count: int) -> Iterable[tuple[Event, int]]:
 
 
 def event_to_json(event: Event) -> dict[str, Any]:
-    """Convert an event to JSON values with its short type name."""
+    """Convert an event to a dictionary of JSON values, with its name as `type`."""
     values = {
         name: _to_plain(value)
         for name, value in _field_values(_check_event("event", event)).items()
@@ -326,17 +331,18 @@ def event_to_json(event: Event) -> dict[str, Any]:
 
 
 def event_from_json(document: object) -> Event:
-    """Read the event that `event_to_json` wrote.
+    """Create an event from JSON values as written by `event_to_json`.
 
     Raises:
         UsageError: The type is unknown, a field is missing or unknown, or a number is invalid.
     """
-    return _read_event(document, MAX_DEPTH)
+    return _read_event(document, MAX_EVENT_DEPTH)
 
 
 def _read_event(document: object, depth: int) -> Event:
+    """Create an event from JSON values with at most `depth` levels."""
     if not depth > 0:
-        raise UsageError(f"an event is nested deeper than {MAX_DEPTH}: use fewer levels.")
+        raise UsageError(f"an event is nested deeper than {MAX_EVENT_DEPTH}: use fewer levels.")
     if not isinstance(document, Mapping):
         raise UsageError(f"an event is {document!r}; expected a JSON object with a type.")
     name = document.get("type")
@@ -355,6 +361,7 @@ def _read_event(document: object, depth: int) -> Event:
 
 
 def _read_field(key: str, value: object, depth: int) -> object:
+    """Create the value of a field from JSON."""
     if key == "event":
         return _read_event(value, depth - 1)
     if key == "events":
@@ -367,6 +374,7 @@ def _read_field(key: str, value: object, depth: int) -> object:
 
 
 def _to_plain(value: object) -> object:
+    """Convert the value of a field to JSON."""
     if isinstance(value, Event):
         return event_to_json(value)
     if isinstance(value, tuple):
@@ -408,4 +416,5 @@ def describe_event(event: Event) -> str:
 
 
 def _field_values(event: Event) -> dict[str, Any]:
+    """Get the fields of an event by name."""
     return {field.name: getattr(event, field.name) for field in fields(event)}  # type: ignore[arg-type]

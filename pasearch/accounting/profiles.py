@@ -1,14 +1,14 @@
-"""Privacy profiles: upper bounds on delta as a function of epsilon.
+"""Privacy profiles: upper bounds of delta as a function of epsilon.
 
-    delta(e) = max over neighbours, both directions, of sup_S P(S) - exp(e) P'(S)
+    delta(e) = max over neighbouring data sets of sup over S of P(S) - exp(e) P'(S)
 
-As a function of alpha = exp(e), delta is convex and non-increasing, so a chord between two points
-is an upper bound. Below 0 it follows from the other direction,
+As a function of alpha = exp(e), delta is convex and non-increasing, so linear interpolation in
+alpha between two points is an upper bound. For negative arguments
 
     delta(-e) = 1 - exp(-e) + exp(-e) delta(e).
 
-So a few points at e >= 0 bound the whole curve. A convex curve that is below g at some points is
-also below their lower convex hull, which a privacy loss distribution can represent (Doroshenko et
+So a few points at e >= 0 bound the whole profile. A convex function that is below some points is
+also below their lower convex hull, for which there is a privacy loss distribution (Doroshenko et
 al. 2022, "Connect the Dots").
 """
 
@@ -23,12 +23,18 @@ import numpy as np
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 
-DELTA_FLOAT_ERROR = 1e-14  # rounding of the FFTs and sums in a sampled delta
-LINEAR_STEPS = 64  # grid points one interval apart, before their spacing grows
+DELTA_FLOAT_ERROR = 1e-14  # maximum rounding error of a computed delta
+LINEAR_STEPS = 64  # number of grid points next to 0 with constant spacing, before it grows
 
 
 def epsilon_grid(top: float, interval: float, growth: float = 1.01) -> Array:
-    """Return multiples of `interval` from 0 to `top` or more: dense near 0, then geometric."""
+    """Make a grid of multiples of `interval` from 0 to at least `top`, denser near 0.
+
+    Args:
+        top: Epsilon that the last point reaches.
+        interval: Spacing near 0.
+        growth: Ratio of consecutive points far from 0.
+    """
     last = max(int(np.ceil(top / interval)), 1)
     steps = np.log(max(last / LINEAR_STEPS, 1.0)) / np.log(growth)
     spread = np.ceil(LINEAR_STEPS * growth ** np.arange(int(steps) + 1))
@@ -38,11 +44,11 @@ def epsilon_grid(top: float, interval: float, growth: float = 1.01) -> Array:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PrivacyProfile:
-    """An upper bound on delta(e) at every real e, for both directions of the adjacency.
+    """Upper bound of delta(e) at every real e, for both directions of the adjacency.
 
     Args:
         epsilons: Ascending epsilons, (k,); the first is 0.
-        deltas: Upper bounds on delta at these epsilons, (k,), in [0, 1].
+        deltas: Upper bounds of delta at these epsilons, (k,), in [0, 1].
     """
 
     epsilons: Array
@@ -50,7 +56,12 @@ class PrivacyProfile:
 
     @classmethod
     def sampled(cls, delta: Callable[[Array], Array], epsilons: Array) -> PrivacyProfile:
-        """Evaluate delta at these epsilons, and add the floating-point error."""
+        """Make a profile from a function, and add its floating-point error.
+
+        Args:
+            delta: Function from epsilons >= 0 to deltas.
+            epsilons: Ascending epsilons, (k,); the first is 0.
+        """
         deltas = np.asarray(delta(epsilons)) * (1 + 1e-9) + DELTA_FLOAT_ERROR
         if not np.isfinite(deltas).all():
             raise FloatingPointError("a privacy profile is not finite")
@@ -58,11 +69,11 @@ class PrivacyProfile:
 
     @property
     def max_epsilon(self) -> float:
-        """The largest epsilon at which the bound still decreases."""
+        """Epsilon beyond which the bound is constant."""
         return float(self.epsilons[-1])
 
     def at(self, epsilon: float | Array) -> Array:
-        """Evaluate the bound at any epsilon, including negative ones."""
+        """Evaluate the bound at any epsilons, also negative ones."""
         epsilon = np.asarray(epsilon, dtype=float)
         alpha = np.exp(np.minimum(np.abs(epsilon), self.max_epsilon))
         above = np.interp(alpha, np.exp(self.epsilons), self.deltas)
@@ -70,10 +81,11 @@ class PrivacyProfile:
         return np.where(epsilon >= 0, above, np.minimum(below, 1.0))
 
     def neighbour_probability(self, u: Array) -> Array:
-        """Compute T(u): a neighbour's largest probability of an event of probability u.
+        """Compute T(u): the maximum probability, on a neighbouring data set, of an output set S.
 
-        It is the minimum over e of exp(e) u + delta(e), at grid points: delta is convex in exp(e),
-        so the best point is where its slope passes -u. Any other point would give a bound too.
+        u is the probability of S on the original data set. T(u) is the minimum over e of exp(e) u +
+        delta(e), evaluated at grid points. As delta is convex in exp(e), the best grid point is
+        where its slope is -u. Every other point gives an upper bound, too.
         """
         epsilons = np.concatenate([-self.epsilons[:0:-1], self.epsilons])
         alphas, deltas = np.exp(epsilons), self.at(epsilons)
@@ -83,10 +95,10 @@ class PrivacyProfile:
 
 
 def approximate_dp_profile(epsilon: float, delta: float) -> Callable[[Array], Array]:
-    """Return the profile, for e >= 0, that bounds every (epsilon, delta)-DP release.
+    """Make the largest privacy profile, for e >= 0, of all (epsilon, delta)-DP releases.
 
-    It is the profile of randomised response that reveals everything with probability delta: delta +
-    (1 - delta) max(0, 1 - exp(e - epsilon)) / (1 + exp(-epsilon)).
+    It is that of randomised response which reveals everything with probability delta:
+    delta + (1 - delta) max(0, 1 - exp(e - epsilon)) / (1 + exp(-epsilon)).
 
     Source: Kairouz, Oh and Viswanath 2015, Theorem 3.1.
     """
@@ -95,28 +107,28 @@ def approximate_dp_profile(epsilon: float, delta: float) -> Callable[[Array], Ar
 
 
 def lower_hull_indices(x: Array, y: Array) -> Array:
-    """Find the lower convex hull of the points (x, y), x ascending (monotone chain)."""
+    """Find the indices of the points (x, y) on their lower convex hull, x ascending."""
     kept: list[int] = []
     for c in range(len(x)):
         while len(kept) > 1:
             a, b = kept[-2:]
             if not (y[b] - y[a]) * (x[c] - x[a]) >= (y[c] - y[a]) * (x[b] - x[a]):
-                break  # b is below the chord from a to c
+                break  # b is below the line from a to c
             kept.pop()
         kept.append(c)
     return np.array(kept)
 
 
 def dominating_pld(delta: Callable[[Array], Array], top: float, interval: float) -> Any:
-    """Construct a loss distribution that dominates each mechanism with a profile below `delta`.
+    """Make a privacy loss distribution that dominates all mechanisms with a profile below a bound.
 
     Args:
-        delta: Vectorised bound on the profile for e >= 0, both directions.
-        top: Epsilon beyond which the bound is constant (the rest becomes infinite loss).
-        interval: Discretisation interval of the losses.
+        delta: Upper bound of the profile for e >= 0 and both directions, a function of arrays.
+        top: Epsilon beyond which the bound is constant; this constant becomes infinite loss.
+        interval: Grid interval of the losses.
 
     Returns:
-        dp_accounting's PrivacyLossDistribution, the same for both directions.
+        PrivacyLossDistribution of dp_accounting, equal for both directions.
 
     Source: Doroshenko et al. 2022, Algorithm 1, on the convex hull of the bound.
     """

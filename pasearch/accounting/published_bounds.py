@@ -1,16 +1,17 @@
-"""Privacy bounds as published, which are printed next to the privacy cost and never charged.
+"""Privacy bounds as papers state them, printed next to the privacy cost and never charged.
 
-    Bao et al. Eq. 8    c runs cost  eps sqrt(2 c ln(1/d')) + c eps (e^eps - 1)
-    Bao et al. Eq. 9    eps + 8 e',  e' the least with  x v >= (4/e') ln(1/(e' d p)),  p = 1/k;
-                        the sum over the generations of a search that has several
-    Fu et al. Thm. 1    min over a of  tau rdp(a) + log(1/delta)/(a-1),  tau accepted updates only
-    Yu et al. Thm. 3    rho + 2 sqrt(rho ln(1/delta)),  rho = sum of q^2 / sigma_t^2,  for orders
-                        up to U = sigma^2 ln(1/(q sigma)) + 1; if ln(1/delta) > rho (U-1)^2,
+    Bao et al. Eq. 8    cost of c runs: eps sqrt(2 c ln(1/d')) + c eps (e^eps - 1)
+    Bao et al. Eq. 9    eps + 8 e', with the smallest e' such that x v >= (4/e') ln(1/(e' d p)),
+                        p = 1/k; summed over the generations of a search
+    Fu et al. Thm. 1    min over a of tau rdp(a) + log(1/delta)/(a-1), with only the number tau of
+                        accepted updates
+    Yu et al. Thm. 3    rho + 2 sqrt(rho ln(1/delta)), rho = sum of q^2 / sigma_t^2, for orders up
+                        to U = sigma^2 ln(1/(q sigma)) + 1; if ln(1/delta) > rho (U-1)^2:
                         rho U + ln(1/delta) / (U-1)
 
-Each has a verdict: why it is not a valid bound, or on which condition it is. The last one is a
-conjecture, and wrong: at sigma 1, q .04 and order 4, below U = 4.22, the divergence is .00690, and
-4 q^2 / sigma^2 is .00640.
+Each result contains a verdict: why the bound is not valid here, or on which condition it is. The
+last one is a conjecture of the paper, and wrong: for sigma 1, q .04 and order 4 (below U = 4.22)
+the divergence is .00690, but 4 q^2 / sigma^2 is .00640.
 
 Sources: Bao, Bauer and Bindschaedler, Section VIII-C; Gupta, Ligett, McSherry, Roth and Talwar
 2010, Theorem 10.2 (as in Abadi et al. 2016, Appendix D); Fu, Chen and Ling, Theorem 1; Yu et al.,
@@ -39,12 +40,12 @@ MAX_EPSILON_PRIME = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedBound:
-    """A privacy bound as a paper states it.
+    """Privacy bound as a paper states it.
 
     Args:
-        value: Epsilon by the paper's formula; None if the formula gives no number.
+        value: Epsilon by the formula of the paper. None: the formula gives no finite number.
         source: Paper and equation.
-        verdict: Assessment of the figure's validity.
+        verdict: Statement about the validity of the value.
         formula: Formula that was evaluated.
     """
 
@@ -54,26 +55,26 @@ class PublishedBound:
     formula: str
 
     def describe(self) -> str:
-        """Describe the bound in one line for the plan and the card."""
+        """Describe the bound in one line, for plan and privacy card."""
         shown = "no figure" if self.value is None else f"epsilon {self.value:.4g}"
         return f"claimed ({self.source}): {shown}; {self.verdict}"
 
     def with_printed_figure(self, printed: str) -> PublishedBound:
-        """Return the bound with the paper's printed figure added to its verdict."""
+        """Copy the bound with a text about the figure in the paper added to its verdict."""
         return replace(self, verdict=f"{self.verdict}; {printed}") if printed else self
 
     def to_json(self) -> dict[str, Any]:
-        """Return JSON values, including the one-line description."""
+        """Convert to a dictionary of JSON values, including the one-line description."""
         return {**asdict(self), "text": self.describe()}
 
 
 def bao_equation_8(*, epsilon: float, runs: int, delta_prime: float) -> PublishedBound:
-    """Evaluate the advanced-composition bound of a paper for `runs` trainings.
+    """Evaluate the advanced-composition bound of Bao et al. (Eq. 8) for several trainings.
 
     Args:
         epsilon: Epsilon of one training, above 0.
         runs: Number c of trainings, 1 or more.
-        delta_prime: Slack, in (0, 1).
+        delta_prime: Additional delta d' of the composition, in (0, 1).
 
     Source: Bao et al. Eq. 8.
 
@@ -99,13 +100,13 @@ def bao_equation_9_corrected(
     runs: Sequence[int],
     epsilon: float,
 ) -> PublishedBound:
-    """Evaluate Eq. 9 with the theorem's own ln(k/(e' d)), summed over generations.
+    """Evaluate Eq. 9 of Bao et al., corrected: with ln(k/(e' d)) as in the theorem that it cites.
 
     Args:
-        acceptable_loss: x, fraction of the target accuracy that may be lost, in (0, 1).
-        validation_size: v, number of validation records.
-        failure_probability: d, probability that the target is missed, in (0, 1).
-        runs: k of each generation, 1 or more. Randomized search (RS) has one generation.
+        acceptable_loss: Fraction x of the target accuracy that may be lost, in (0, 1).
+        validation_size: Number v of validation records.
+        failure_probability: Probability d that the target is missed, in (0, 1).
+        runs: Number k of trainings of each generation. Randomized search (RS) has one generation.
         epsilon: Epsilon of one training, above 0.
 
     Source: Gupta et al. 2010, Theorem 10.2, with p = 1/k; the sum: Bao et al., section VIII-C.
@@ -118,7 +119,8 @@ def bao_equation_9_corrected(
     """
     values = [
         _bao_equation_9_value(
-            epsilon, _epsilon_prime(acceptable_loss, validation_size, failure_probability, 1 / k)
+            epsilon,
+            _find_epsilon_prime(acceptable_loss, validation_size, failure_probability, 1 / k),
         )
         for k in runs
     ]
@@ -139,14 +141,16 @@ def fu_theorem_1(
     delta: float,
     condition: str = "",
 ) -> PublishedBound:
-    """Evaluate the bound that charges accepted updates only, with the log that the print lacks.
+    """Evaluate Theorem 1 of Fu et al., which counts accepted updates only.
+
+    A logarithm that is missing in the printed theorem is added.
 
     Args:
         sampling_probability: q = B / N, in (0, 1].
-        noise_multiplier: sigma, above 0.
-        accepted: tau, number of accepted updates, 1 or more.
+        noise_multiplier: Noise multiplier sigma, above 0.
+        accepted: Number tau of accepted updates, 1 or more.
         delta: Failure probability, in (0, 1).
-        condition: Condition on `accepted`, if it is not known yet.
+        condition: Text about `accepted` for the verdict, if the number is not known yet.
 
     Source: Fu et al. Theorem 1, orders 2..64.
     """
@@ -155,7 +159,8 @@ def fu_theorem_1(
     accepted = check_positive_integer("accepted", accepted)
     slack = math.log(1 / check_fraction("delta", delta))
     values = [
-        (accepted * _log_moment(order, q, sigma) + slack) / (order - 1) for order in range(2, 65)
+        (accepted * _compute_log_moment(order, q, sigma) + slack) / (order - 1)
+        for order in range(2, 65)
     ]
     worth = "not a valid bound: the rejected updates, and the choice between them, cost too"
     return PublishedBound(
@@ -166,8 +171,8 @@ def fu_theorem_1(
     )
 
 
-def _epsilon_prime(x: float, v: int, d: float, p: float) -> float | None:
-    """Return the smallest e' in (0, 1/2) with x v e' >= 4 ln(1/(e' d p)); None if there is none."""
+def _find_epsilon_prime(x: float, v: int, d: float, p: float) -> float | None:
+    """Find the smallest e' in (0, 1/2) with x v e' >= 4 ln(1/(e' d p)); None if there is none."""
     weight = check_fraction("acceptable_loss", x) * check_positive_integer("validation_size", v)
     share = check_fraction("failure_probability", d) * p
 
@@ -183,13 +188,14 @@ def _epsilon_prime(x: float, v: int, d: float, p: float) -> float | None:
 
 
 def _bao_equation_9_value(epsilon: float, prime: float | None) -> float | None:
+    """Compute eps + 8 e'; None if there is no e'."""
     return (
         None if prime is None else _finite_or_none(check_positive("epsilon", epsilon) + 8 * prime)
     )
 
 
-def _log_moment(order: int, q: float, sigma: float) -> float:
-    """Return (a - 1) rdp(a) of the sampled Gaussian at an integer order a, one direction."""
+def _compute_log_moment(order: int, q: float, sigma: float) -> float:
+    """Compute (a - 1) rdp(a) of the sampled Gaussian at an integer order a, in one direction."""
     i = np.arange(order + 1)
     choose = np.array([math.lgamma(order + 1) - math.lgamma(k + 1) - math.lgamma(order - k + 1)
                        for k in i])  # fmt: skip
@@ -201,15 +207,16 @@ def _log_moment(order: int, q: float, sigma: float) -> float:
 
 
 def _finite_or_none(value: float) -> float | None:
+    """Replace an infinite value by None."""
     return value if math.isfinite(value) else None
 
 
 def compute_order_limit(sampling_probability: float, noise_multiplier: float) -> float | None:
-    """Compute U, the largest order of Theorem 3; None if q > 1 / (16 sigma).
+    """Compute the maximum order U in Theorem 3 of Yu et al.; None if q > 1 / (16 sigma).
 
     Args:
         sampling_probability: q, in (0, 1].
-        noise_multiplier: sigma, above 0.
+        noise_multiplier: Noise multiplier sigma, above 0.
     """
     q = check_probability("sampling_probability", sampling_probability)
     sigma = check_positive("noise_multiplier", noise_multiplier)
@@ -221,14 +228,14 @@ def compute_order_limit(sampling_probability: float, noise_multiplier: float) ->
 def estimate_sampled_epsilon(
     releases: Iterable[tuple[float, float, int]], delta: float
 ) -> float | None:
-    """Estimate epsilon at delta of steps on Poisson samples: not a bound, never charged.
+    """Estimate epsilon at delta of steps on Poisson samples; it is not a valid bound.
 
     Args:
-        releases: Any number of (q, sigma, steps).
+        releases: Triples (q, sigma, number of steps).
         delta: Failure probability, in (0, 1).
 
     Returns:
-        The estimate; None if the paper gives none.
+        Estimate; None if the paper gives none.
 
     Source: Yu et al., Theorem 3 and the paragraph on composition, P = q^2 / sigma^2.
     """
@@ -252,10 +259,10 @@ def estimate_sampled_epsilon(
 def yu_theorem_3_schedule(
     releases: Iterable[tuple[float, float, int]], delta: float
 ) -> PublishedBound:
-    """Evaluate Theorem 3 for sampled batches; no value if some q > 1 / (16 sigma).
+    """Evaluate Theorem 3 of Yu et al. for sampled batches; no value if a q is above 1 / (16 sigma).
 
     Args:
-        releases: Any number of (q, sigma, steps), which are summed.
+        releases: Triples (q, sigma, number of steps), which are composed.
         delta: Failure probability, in (0, 1).
     """
     value = estimate_sampled_epsilon(releases, delta)

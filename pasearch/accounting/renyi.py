@@ -1,32 +1,39 @@
-"""Renyi differential privacy (RDP): curves over a grid of orders a, and their conversion.
+"""Renyi differential privacy (RDP): upper bounds of Renyi divergences by order a, and conversion.
+
+A curve is an array of bounds, one for each order of a grid. Bounds of each type of event:
 
     Gaussian                  a / (2 sigma^2)
     discrete Gaussian         a Delta^2 / (2 sigma^2)
     Poisson-sampled Gaussian  dp_accounting's RdpAccountant (Mironov, Talwar and Zhang 2019)
-    records with own noise    log(1 - q + q e^((a-1) a / (2 sigma^2))) / (a-1)
-    noise of any density      the binomial sum of `additive` (Nasr et al. 2020)
+    separately noisy records  log(1 - q + q e^((a-1) a / (2 sigma^2))) / (a-1)
+    noise of any density      the binomial sum of module `additive` (Nasr et al. 2020)
     geometric, any pure DP    log(p e^((a-1) eps) + (1-p) e^(-(a-1) eps)) / (a-1),
                               p = e^eps / (1 + e^eps)
-    any (eps, delta)-DP       the same line plus the additive delta: no curve holds for the whole
-    composition               sum over releases, each multiplied by its count once, in `rdp_curve`
+    any (eps, delta)-DP       that of eps-DP, except with probability delta, its additive delta
+    composition               sum over atomic releases of count times bound
     worst of several          maximum at each order
-    filtered                  its limit's, at the smallest kept order of the grid that is >= a
-    repeat and select         TNB:      eps(a) + (1+eta) min over b of
-                                        [(1-1/b) eps(b) + log(1/gamma)/b] + log(m)/(a-1)
-                              Poisson:  eps(a) + mean delta_Q(log(a/(a-1))) + log(m)/(a-1)
+    filtered releases         bound of the limit at the next order of the grid
+    repeat and select         truncated negative binomial (TNB):
+                                  eps(a) + (1+eta) min over b of [(1-1/b) eps(b) + log(1/gamma)/b]
+                                  + log(m)/(a-1)
+                              Poisson:
+                                  eps(a) + mean delta_Q(log(a/(a-1))) + log(m)/(a-1)
+
+A curve is converted at the best order:
 
     epsilon(delta) = min over a of eps(a) + log(1 - 1/a) - log(a delta)/(a-1)
 
-A `PrivacyFilter` admits adaptively chosen releases, under a limit B that is fixed before the run:
+The sum of additive deltas is subtracted from delta before the conversion.
 
-    spend(e)  only if  for every kept order a:  eps_1(a) + ... + eps_k(a) + eps_e(a)  <=  B(a)
+A `PrivacyFilter` accepts adaptively chosen releases, under a limit B that is fixed before the run.
+A release e after k others is accepted only if
 
-Its claim is the conversion of B at the best order, never of the spent sum, which depends on the
-data. Each order by itself is a valid filter, so all of them hold together, and so does the whole
-curve B. Loss distributions have no such theorem, so only RDP bounds a filter.
+    eps_1(a) + ... + eps_k(a) + eps_e(a)  <=  B(a)    for every order a of the grid
 
-An additive delta is subtracted first: the remaining curve is converted at delta minus the sum of
-additive deltas.
+The privacy cost of a filter is the conversion of B at the best order, never of the spent sum, which
+depends on the data. The filter theorem holds for each order separately, so B bounds the whole
+curve. There is no such theorem for privacy loss distributions, so the cost of a filter is computed
+by RDP only.
 
 Sources: Papernot and Steinke 2022, Theorems 2 and 6; Canonne, Kamath and Steinke 2020, Proposition
 12; for the geometric line, randomised response dominates every pure-DP release (Kairouz, Oh and
@@ -62,23 +69,26 @@ from pasearch.errors import BudgetError, UsageError
 ORDERS: Array = np.array(
     [1 + x / 10 for x in range(1, 100)] + [*range(11, 64), 128, 256, 512, MAX_ORDER], dtype=float
 )
-LOG_MOMENT_ERROR = 1e-12  # of log A(a) of a sampled Gaussian: log-binomials up to order 1024
-FILTER_SLACK = 1e-8  # relative increase of a filter's limit, for rounding in 10^7 additions
+"""Orders of the grid."""
+LOG_MOMENT_ERROR = 1e-12
+"""Maximum rounding error of log A(a) of a sampled Gaussian, by log-binomials up to order 1024."""
+FILTER_SLACK = 1e-8
+"""Relative increase of a filter's limit, for the rounding errors of 10^7 additions."""
 
 
 class UnsupportedEvent(UsageError):
-    """An event for which an accountant has no bound."""
+    """Error for an event whose privacy cost an accountant cannot bound."""
 
 
 def rdp_curve(event: Event, orders: Array = ORDERS) -> Array:
-    """Compute an upper bound on the Renyi divergence at each order, both directions.
+    """Compute an upper bound of the Renyi divergence of an event at each order, in both directions.
 
     Args:
-        event: The releases.
+        event: All releases.
         orders: Ascending orders above 1, (k,).
 
     Returns:
-        Bounds, (k,), each 0 or above; `inf` if none is known.
+        Bounds, (k,), each 0 or above; `inf` if no bound is known.
 
     Raises:
         UnsupportedEvent: A part of the event has no RDP bound; the message names it.
@@ -92,20 +102,20 @@ def rdp_curve(event: Event, orders: Array = ORDERS) -> Array:
 
 
 def rdp_epsilon(event: Event, delta: float) -> float:
-    """Compute the smallest epsilon for delta by RDP; `inf` if the additive delta uses up delta."""
+    """Compute epsilon at delta by RDP; `inf` if the additive delta is at least delta."""
     left = delta - additive_delta(event)
     curve = _grid_curve(event)
     return epsilon_from_rdp(curve, left) if left > 0 else math.inf
 
 
 def rdp_delta(event: Event, epsilon: float) -> float:
-    """Compute the smallest delta for epsilon >= 0 by RDP, including the additive delta."""
+    """Compute delta at epsilon >= 0 by RDP, including the additive delta."""
     return min(1.0, additive_delta(event) + delta_from_rdp(_grid_curve(event), epsilon))
 
 
 @lru_cache(maxsize=256)
 def additive_delta(event: Event) -> float:
-    """Compute the largest probability with which an event reveals everything, at any epsilon."""
+    """Compute the part of delta that does not depend on epsilon, in [0, 1]."""
     leaks = (
         count * _atom_additive_delta(atom) for atom, count in count_atomic_releases(event).items()
     )
@@ -113,11 +123,11 @@ def additive_delta(event: Event) -> float:
 
 
 def filter_rdp_limit(event: Event, highest_order: float = MAX_ORDER) -> Array:
-    """Compute the RDP that a filter with this limit may spend: a bound at each of `ORDERS`.
+    """Compute the RDP limit of a filter at each of `ORDERS`.
 
     Args:
-        event: The limit.
-        highest_order: Largest kept order; above it the limit is `inf`, and there is no bound.
+        event: Event whose RDP is the limit.
+        highest_order: Maximum order with a limit; above it the result is `inf`.
 
     Raises:
         UnsupportedEvent: A part of the event has no RDP bound, or an additive delta.
@@ -127,16 +137,20 @@ def filter_rdp_limit(event: Event, highest_order: float = MAX_ORDER) -> Array:
 
 
 def find_best_order(event: Event, delta: float) -> float:
-    """Find the order at which an event's curve converts to the smallest epsilon for delta."""
+    """Find the order at which the conversion of an event's curve gives the smallest epsilon."""
     return float(ORDERS[np.argmin(_epsilons_by_order(rdp_curve(event), delta, ORDERS))])
 
 
 def make_monotone(values: Array) -> Array:
-    """Return the smallest bound at this order or above: a divergence grows with its order."""
+    """Replace each bound by the smallest bound at its order or above.
+
+    The results are bounds, too, because a Renyi divergence increases with its order.
+    """
     return np.minimum.accumulate(values[::-1])[::-1]
 
 
 def _atom_additive_delta(atom: Event) -> float:
+    """Compute the additive delta of an atomic release."""
     match atom:
         case events.ApproximateDP():
             return atom.delta
@@ -148,42 +162,49 @@ def _atom_additive_delta(atom: Event) -> float:
 
 
 def _sum_curves(event: Event, orders: Array) -> Array:
-    """Sum the curves of the releases, without their additive deltas."""
+    """Compute the curve of an event without its additive delta: the sum over atomic releases."""
     total = np.zeros(len(orders))
     for atom, count in count_atomic_releases(event).items():
-        values = _atom_curve(atom, orders)
+        values = _compute_atom_curve(atom, orders)
         # A NaN or negative bound is a numerical failure: there is no bound at that order.
         total = total + count * np.where(values >= 0, values, np.inf)
     return total
 
 
-@lru_cache(maxsize=256)  # a profile needs one event's curve at a hundred epsilons
+@lru_cache(maxsize=256)  # a profile uses the curve of one event at a hundred epsilons
 def _grid_curve(event: Event) -> Array:
+    """Compute the curve of an event at `ORDERS`, without its additive delta; cached."""
     curve = _sum_curves(event, ORDERS)
     curve.flags.writeable = False  # callers share the cached array
     return curve
 
 
 def epsilon_from_rdp(values: Array, delta: float, orders: Array = ORDERS) -> float:
-    """Convert to the smallest epsilon for delta; 0 if KL <= -log(1 - delta^2), so TV <= delta."""
+    """Convert a curve to the smallest epsilon at delta.
+
+    It is 0 if the Kullback-Leibler divergence is at most -log(1 - delta^2), because then the total
+    variation distance is at most delta.
+    """
     if np.any(-np.expm1(-values) < delta**2):
         return 0.0
     return max(0.0, float(np.min(_epsilons_by_order(values, delta, orders))))
 
 
 def _epsilons_by_order(values: Array, delta: float, orders: Array) -> Array:
+    """Convert the bound at each order to epsilon at delta."""
     sound = np.where(np.isnan(values), np.inf, values)  # no bound: never the minimum
     return sound + np.log1p(-1 / orders) - np.log(delta * orders) / (orders - 1)
 
 
 def delta_from_rdp(values: Array, epsilon: float, orders: Array = ORDERS) -> float:
-    """Convert to the smallest delta for epsilon >= 0, by the same two conversions."""
+    """Convert a curve to the smallest delta at epsilon >= 0, like `epsilon_from_rdp`."""
     logs = (orders - 1) * (values - epsilon + np.log1p(-1 / orders)) - np.log(orders)
     variation = math.sqrt(float(np.min(-np.expm1(-values))))
     return min(1.0, variation, math.exp(min(0.0, float(np.min(logs)))))
 
 
-def _atom_curve(event: Event, orders: Array) -> Array:
+def _compute_atom_curve(event: Event, orders: Array) -> Array:
+    """Compute the curve of an atomic release, without its additive delta."""
     match event:
         case events.Gaussian():
             return _gaussian_curve(1.0, event.noise_multiplier, orders)
@@ -211,12 +232,14 @@ def _atom_curve(event: Event, orders: Array) -> Array:
 
 
 def _gaussian_curve(sensitivity: float, sigma: float, orders: Array) -> Array:
+    """Compute the curve of a Gaussian release."""
     with np.errstate(all="ignore"):
         return orders * (np.float64(sensitivity) / sigma) ** 2 / 2
 
 
 @lru_cache(maxsize=4096)
 def _poisson_gaussian_curve(event: events.PoissonGaussian, orders: tuple[float, ...]) -> Array:
+    """Compute the curve of a Gaussian release on a Poisson sample, by dp_accounting."""
     from dp_accounting import GaussianDpEvent, NeighboringRelation, PoissonSampledDpEvent
     from dp_accounting.rdp import RdpAccountant
 
@@ -224,7 +247,7 @@ def _poisson_gaussian_curve(event: events.PoissonGaussian, orders: tuple[float, 
     step = GaussianDpEvent(event.noise_multiplier)
     logger = logging.getLogger("absl")
     before = logger.level
-    logger.setLevel(logging.ERROR)  # a diverging series has no bound, see `_sum_curves`
+    logger.setLevel(logging.ERROR)  # hide warnings of diverging series; see `_sum_curves`
     try:
         accountant.compose(PoissonSampledDpEvent(event.sampling_probability, step))
     finally:
@@ -234,11 +257,13 @@ def _poisson_gaussian_curve(event: events.PoissonGaussian, orders: tuple[float, 
 
 @lru_cache(maxsize=256)
 def _additive_curve(event: events.AdditiveNoise, orders: tuple[float, ...]) -> Array:
+    """Compute the curve of a Poisson-sampled sum with noise of any density; cached."""
     q = event.sampling_probability
     return additive_rdp(event.density, event.shifts, q, np.array(orders))
 
 
 def _noisy_records_curve(q: float, noise_multiplier: float, orders: Array) -> Array:
+    """Compute the curve of a step with separately noisy records in a public sample."""
     with np.errstate(all="ignore"):
         x = (orders - 1) * _gaussian_curve(1.0, noise_multiplier, orders)
         near = np.log1p(q * np.expm1(np.minimum(x, 1.0)))
@@ -247,15 +272,17 @@ def _noisy_records_curve(q: float, noise_multiplier: float, orders: Array) -> Ar
 
 
 def _two_valued_curve(epsilon: float, orders: Array) -> Array:
+    """Compute the curve of a release with the two privacy losses +-epsilon."""
     x = (orders - 1) * epsilon
     small, large = np.minimum(x, 1.0), np.maximum(x, 1.0)
-    # Two forms of one sum: the first avoids cancellation, the second overflow.
+    # Two formulas of the same sum: the first avoids cancellation, the second overflow.
     near = np.log1p(2 * np.sinh(small / 2) ** 2 + math.tanh(epsilon / 2) * np.sinh(small))
     far = np.logaddexp(large, -large - epsilon) - math.log1p(math.exp(-epsilon))
     return np.where(x <= 1, near, far) / (orders - 1)
 
 
 def _selection_curve(values: Array, law: RunCountDistribution, orders: Array) -> Array:
+    """Compute the curve of repeat-and-select from the curve of one run."""
     if law.cap is not None:
         raise UnsupportedEvent("RDP has no bound if K is capped; the privacy profile has one.")
     if law.shape == POISSON:
@@ -269,20 +296,19 @@ def _selection_curve(values: Array, law: RunCountDistribution, orders: Array) ->
 
 
 class PrivacyFilter:
-    """A filter for adaptively chosen releases on one partition.
+    """Privacy filter for adaptively chosen releases on one partition.
 
-    Guarantee: all spent events together cost at most `claim`, however they were chosen from earlier
-    releases. A filter is never copied or pickled: two copies would spend the limit twice.
+    Guarantee: all spent events together cost at most `claim`, even if each was chosen depending on
+    earlier releases. A filter cannot be copied or pickled: two copies would spend the limit twice.
 
     Args:
-        limit: B, an event that is fixed before a record is read.
-        highest_order: Largest kept order, also fixed in advance: above it nothing is claimed, and
-        nothing must fit.
+        limit: Event whose RDP is the limit B, fixed before a record is read.
+        highest_order: Maximum order with a limit, also fixed in advance.
 
     Raises:
         UnsupportedEvent: The limit has no RDP bound at any order, or an additive delta.
 
-    Cost: the whole `claim`, at once, even if less is spent.
+    Cost: the whole `claim`, in advance, even if less is spent.
     """
 
     __slots__ = ("_limit", "_lock", "_most", "_spent")
@@ -300,26 +326,26 @@ class PrivacyFilter:
 
     @property
     def claim(self) -> FilteredReleases:
-        """The event to charge for everything, whatever was spent."""
+        """Event to charge for all releases together, independent of what is spent."""
         return self._limit
 
     @property
     def spent(self) -> Array:
-        """An upper bound on the spent RDP at each order of the grid; never report it.
+        """Upper bound of the spent RDP at each order of the grid; it must not be published.
 
-        It depends on adaptive choices; only `claim` is a privacy cost.
+        It depends on adaptive choices. Only `claim` is a privacy cost.
         """
         return self._spent.copy()
 
     def spend(self, event: Event) -> None:
-        """Spend an event, which may be released afterwards.
+        """Spend the cost of an event, which may be released afterwards.
 
         Args:
-            event: Event chosen from public numbers and earlier releases only.
+            event: Event that depends on public numbers and earlier releases only.
 
         Raises:
-            BudgetError: The event does not fit: nothing is spent, and nothing may be released.
-            UnsupportedEvent: The event has no RDP bound or an additive delta: nothing is spent.
+            BudgetError: The event does not fit. Nothing is spent, and it must not be released.
+            UnsupportedEvent: The event has no RDP bound, or an additive delta. Nothing is spent.
         """
         with self._lock:
             total = self._with(event)
@@ -332,11 +358,12 @@ class PrivacyFilter:
             self._spent = total
 
     def _with(self, event: Event) -> Array:
-        """Add one event to the sum, rounded up."""
+        """Compute the spent RDP including one more event, rounded up."""
         added = make_monotone(rdp_curve(event))
         return np.where(added == 0, self._spent, np.nextafter(self._spent + added, np.inf))
 
     def _fits(self, total: Array) -> bool:
+        """Check that a spent RDP is at most the limit, at every order."""
         return bool(np.all(total <= self._most))  # false for NaN, which `rdp_curve` never returns
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:

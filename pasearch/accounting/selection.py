@@ -1,22 +1,26 @@
-"""Privacy cost of releasing only the best of K runs, where K is secret and random.
+"""Privacy cost of repeat-and-select: the best of K runs is released, where K is secret and random.
 
-Q is one run including its noisy score, phi the generating function of K, m = E[K] = phi'(1). The
-winner's density is q(y) phi'(F(y)), where F is the distribution function of the score. If phi'(F)
-<= c phi'(F') for all neighbours, then
+Let Q be one run including its noisy score, with density q and privacy profile delta_Q, and F the
+distribution function of the score. Let phi be the generating function of K, and m = E[K] = phi'(1).
+The winner has the density q(y) phi'(F(y)). F' is the distribution function on a neighbouring data
+set. If phi'(F) <= c phi'(F') for all neighbouring data sets, then the profile of the selection is
 
     delta(e) <= m delta_Q(e - log c),    so    eps(delta) <= eps_Q(delta / m) + log c
+
+With u = 1 - F, and the upper bound T(u) of 1 - F', the constant is
 
     log c = max over u in [0, 1] of log phi'(1 - u) - log phi'(1 - T(u))
     T(u)  = min(1, min over e of exp(e) u + delta_Q(e))
 
-where u = 1 - F and T(u) >= 1 - F'. Distributions of K (x = log(1/gamma)):
+Distributions of K (x = log(1/gamma)):
 
     truncated negative binomial, shape eta:  phi'(s) = m (gamma / (1 - (1-gamma) s))^(eta+1)
         m = eta expm1(x) / (1 - exp(-eta x));  eta = 0 (logarithmic): m = expm1(x) / x
     Poisson(mean) given K >= 1:  phi'(s) = m exp(-mean (1 - s)),  m = mean / (1 - exp(-mean))
         log c = mean delta_Q(0)
-    binomial: of N trials, each made with probability mean / N, given K >= 1
-    a cap redraws K until K <= cap:  phi'(s) = sum of k p_k s^(k-1);  for a binomial the cap is N
+    binomial: N runs, each made with probability mean / N, given K >= 1
+    with a cap, K is redrawn until K <= cap:  phi'(s) = sum of k p_k s^(k-1)
+        the cap of a binomial distribution is N
 
 Source: Papernot and Steinke 2022 ("Hyperparameter Tuning with Renyi Differential Privacy") for the
 distributions and the RDP bounds (in `renyi`); docs/guarantees/repeat-and-select.md for the profile.
@@ -41,22 +45,22 @@ from pasearch.accounting.checks import (
 from pasearch.accounting.profiles import Array, PrivacyProfile
 from pasearch.errors import UsageError
 
-MAX_RUNS = 10_000
-POISSON = "poisson"
-BINOMIAL = "binomial"
+MAX_RUNS = 10_000  # maximum mean number of runs
+POISSON = "poisson"  # value of `shape`
+BINOMIAL = "binomial"  # value of `shape`
 
 
 @dataclass(frozen=True, slots=True, init=False, repr=False)
 class RunCountDistribution:
-    """The distribution of the number of runs K >= 1, a frozen, hashable value.
+    """Distribution of the secret number of runs K >= 1 of a repeat-and-select.
 
     Args:
-        mean: Mean before conditioning, above 1 (Poisson: above 0) and at most 10,000. Conditioning
-            on K >= 1 (Poisson, binomial) and on K <= cap changes it; `.mean` is E[K] after
-            conditioning.
-        shape: 0 logarithmic, 1 geometric, any other >= 0 truncated negative binomial, "poisson" or
-            "binomial".
-        cap: Largest K (K is redrawn above it), or None; for a binomial N, above the mean.
+        mean: Mean before conditioning on K >= 1 (Poisson, binomial) and on K <= cap; above 1
+            (Poisson: above 0) and at most 10,000. The attribute `mean` is E[K] after conditioning.
+        shape: 0: logarithmic; 1: geometric; any other number above 0: truncated negative binomial;
+            "poisson"; or "binomial".
+        cap: Maximum of K; larger values are redrawn. None: no maximum. For a binomial distribution,
+            the number of trials N, above the mean.
 
     Raises:
         UsageError: A number is out of its range, or the shape is unknown.
@@ -107,10 +111,10 @@ class RunCountDistribution:
 
     @classmethod
     def from_name(cls, name: str, *, mean: float, cap: int | None = None) -> RunCountDistribution:
-        """Return the distribution called "logarithmic", "geometric", "poisson" or "binomial".
+        """Create a distribution by its name: "logarithmic", "geometric", "poisson" or "binomial".
 
-        A binomial without a cap has a cap of twice its mean, so each training is made with
-        probability one half.
+        The default cap of a binomial distribution is twice the mean, so that each run is made with
+        probability 1/2.
         """
         if name not in cls.NAMES:
             raise UsageError(f"law {name!r} is unknown; expected one of {', '.join(cls.NAMES)}.")
@@ -120,15 +124,15 @@ class RunCountDistribution:
 
     @property
     def name(self) -> str:
-        """The usual name of the distribution."""
+        """Common name of the distribution."""
         names = {shape: name for name, shape in self.NAMES.items()}
         return names.get(self.shape, f"negative binomial (shape {self.shape})")
 
     @property
     def mean(self) -> float:
-        """E[K], including all conditioning."""
+        """Mean number of runs E[K], after conditioning on K >= 1 and K <= cap."""
         if self.cap is not None:
-            weights = _pmf(self)
+            weights = _compute_pmf(self)
             return float(weights @ np.arange(1, len(weights) + 1))
         if self.shape == POISSON:
             return self.base_mean / -math.expm1(-self.base_mean)
@@ -136,25 +140,25 @@ class RunCountDistribution:
 
     @property
     def log_inverse_gamma(self) -> float:
-        """X = log(1 / gamma) of the truncated negative binomial with this mean."""
+        """Parameter x = log(1 / gamma) of the truncated negative binomial distribution."""
         if isinstance(self.shape, str):
             raise UsageError(f"a {self.shape} distribution has no gamma.")
-        return _log_inverse_gamma(self.base_mean, float(self.shape))
+        return _find_log_inverse_gamma(self.base_mean, float(self.shape))
 
     def quantile(self, p: float) -> int:
-        """Return the smallest k with P(K <= k) >= p, p in (0, 1)."""
-        cumulative = _cdf(self)
+        """Compute the smallest k with P(K <= k) >= p, p in (0, 1)."""
+        cumulative = _compute_cdf(self)
         return 1 + int(np.searchsorted(cumulative[:-1], check_fraction("p", p)))
 
     def sample(self, uniform: float) -> int:
-        """Draw K by inversion from a uniform number in (0, 1), once; keep it secret."""
+        """Convert a secret uniform number in (0, 1) to K, by inversion; K must be kept secret."""
         return self.quantile(uniform)
 
     def derivative(self, s: Array | float) -> Array:
-        """Compute phi'(s) = E[K s^(K-1)], s in [0, 1]."""
+        """Compute the derivative phi'(s) = E[K s^(K-1)] of the generating function, s in [0, 1]."""
         s = np.asarray(s, dtype=float)
         if self.cap is not None:
-            weights = _pmf(self)
+            weights = _compute_pmf(self)
             counts = np.arange(1, len(weights) + 1)
             return np.asarray(np.polynomial.polynomial.polyval(s, weights * counts), dtype=float)
         if self.shape == POISSON:
@@ -163,12 +167,12 @@ class RunCountDistribution:
         return self.mean * (gamma / (gamma + (1 - gamma) * (1 - s))) ** (float(self.shape) + 1)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the parameters as JSON values."""
+        """Convert to a dictionary of JSON values."""
         return {"mean": self.base_mean, "shape": self.shape, "cap": self.cap}
 
     @classmethod
     def from_json(cls, document: object) -> RunCountDistribution:
-        """Read the distribution that `to_json` wrote; anything else is a UsageError."""
+        """Create a distribution from JSON values as written by `to_json`."""
         if not isinstance(document, Mapping) or set(document) != {"mean", "shape", "cap"}:
             raise UsageError(
                 f"law is {document!r}; expected an object with exactly mean, shape and cap."
@@ -176,7 +180,7 @@ class RunCountDistribution:
         return cls(document["mean"], document["shape"], document["cap"])
 
     def describe(self) -> str:
-        """Describe the distribution, with the 99.9 % quantile that a plan must print."""
+        """Describe the distribution with its 99.9 % quantile, for the plan."""
         cap = "" if self.cap is None else f", redrawn above {self.cap}"
         cap = f", at most {self.cap}" if self.shape == BINOMIAL else cap
         return (
@@ -191,11 +195,15 @@ class RunCountDistribution:
 
 
 def selection_log_constant(law: RunCountDistribution, profile: PrivacyProfile) -> float:
-    """Compute log c, which a selection from Q adds to epsilon at delta / E[K].
+    """Compute log c, the increase of epsilon by a selection (see the docstring of the module).
 
-    Guarantee: at least the supremum over u in [0, 1]. Each interval of u is bounded by its worse
-    ends, log phi'(1 - low) - log phi'(1 - T(high)). Intervals that could still exceed the largest
-    attained value are split until the bound is within 1e-5 of an attained value, at most 8 times.
+    Guarantee: the result is at least the maximum over u in [0, 1]. On an interval of u, the maximum
+    is at most log phi'(1 - low) - log phi'(1 - T(high)). Intervals whose bound exceeds the largest
+    value found so far by more than 1e-5 are divided, at most 8 times.
+
+    Args:
+        law: Distribution of the number of runs.
+        profile: Privacy profile of one run.
 
     Source: docs/guarantees/repeat-and-select.md.
     """
@@ -220,28 +228,31 @@ def selection_log_constant(law: RunCountDistribution, profile: PrivacyProfile) -
 
 
 def _split_intervals(low: Array, high: Array, pieces: int = 6) -> tuple[Array, Array]:
+    """Divide intervals into equal pieces; returns the lower and the upper ends."""
     edges = low[:, None] + (high - low)[:, None] * np.linspace(0, 1, pieces + 1)
     edges[:, -1] = high
     return edges[:, :-1].ravel(), edges[:, 1:].ravel()
 
 
 @lru_cache(maxsize=256)
-def _log_inverse_gamma(mean: float, shape: float) -> float:
+def _find_log_inverse_gamma(mean: float, shape: float) -> float:
+    """Find x = log(1 / gamma) of the truncated negative binomial with a mean, by bisection."""
     low, high = 0.0, 64.0
     while (middle := (low + high) / 2) not in (low, high):
-        low, high = (middle, high) if _tnb_mean(middle, shape) < mean else (low, middle)
-    return high  # the larger x, so the smaller gamma and the higher cost
+        low, high = (middle, high) if _compute_tnb_mean(middle, shape) < mean else (low, middle)
+    return high  # the larger x gives the smaller gamma and the higher cost
 
 
-def _tnb_mean(x: float, shape: float) -> float:
+def _compute_tnb_mean(x: float, shape: float) -> float:
+    """Compute the mean of a truncated negative binomial distribution from x = log(1 / gamma)."""
     if shape * x < 1e-12:
         return math.expm1(x) / x
     return shape * math.expm1(x) / -math.expm1(-shape * x)
 
 
 @lru_cache(maxsize=8)
-def _pmf(law: RunCountDistribution) -> Array:
-    """Compute P(K = 1), P(K = 2), ... up to the cap, or until less than 2^-54 remains."""
+def _compute_pmf(law: RunCountDistribution) -> Array:
+    """Compute P(K = 1), P(K = 2), ... up to the cap, or until the rest is below 2^-54."""
     if law.shape == POISSON:
         length = law.cap or math.ceil(law.base_mean + 12 * math.sqrt(law.base_mean) + 60)
         ratios = law.base_mean / np.arange(2, length + 1)
@@ -260,5 +271,6 @@ def _pmf(law: RunCountDistribution) -> Array:
 
 
 @lru_cache(maxsize=8)
-def _cdf(law: RunCountDistribution) -> Array:
-    return np.cumsum(_pmf(law))
+def _compute_cdf(law: RunCountDistribution) -> Array:
+    """Compute P(K <= 1), P(K <= 2), ... like `_compute_pmf`."""
+    return np.cumsum(_compute_pmf(law))

@@ -38,7 +38,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy import stats
 
-from pasearch.accounting.gdp_approximation import gaussian_mu
+from pasearch.accounting.gdp_approximation import compute_gaussian_mu
 from pasearch.crossover.curves import (
     CONFIDENCE_LEVEL,
     assign_roles,
@@ -144,8 +144,8 @@ def forecast_crossover(
     """
     study = load_study(schema, name).rescale_to_classes(outputs)
     study = study.select_flagged([searched(each) for each in study.entries])
-    here = gaussian_mu(own.epsilon, own.delta)
-    ratios = [gaussian_mu(epsilon, own.delta) / here for epsilon in FORECAST_EPSILONS]
+    here = compute_gaussian_mu(own.epsilon, own.delta)
+    ratios = [compute_gaussian_mu(epsilon, own.delta) / here for epsilon in FORECAST_EPSILONS]
     signals = [compute_signal(own.mu * ratio, own.slots, outputs) for ratio in ratios]
     features = count_features(schema)
     drawn = [

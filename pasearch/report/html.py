@@ -460,7 +460,7 @@ def _partition_rows(document: Values) -> list[Values]:
                 "times": times,
                 "noise": wording.describe_counts(document, each["name"], noise),
             })  # fmt: skip
-        mu = gaussian_mu([(each["event"], each["count"]) for each in own])
+        mu = compute_gaussian_mu([(each["event"], each["count"]) for each in own])
         tone = "accent" if is_price else "plain"
         found.append({
             "name": name, "slots": document["dataset"]["slots"].get(name, 0),
@@ -472,7 +472,7 @@ def _partition_rows(document: Values) -> list[Values]:
     return found
 
 
-def gaussian_mu(events: list[tuple[Values, int]]) -> float | None:
+def compute_gaussian_mu(events: list[tuple[Values, int]]) -> float | None:
     """Compute mu of Gaussian DP if every release is Gaussian, so that mu is exact; else None.
 
     Args:

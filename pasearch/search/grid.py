@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from pasearch.accounting.budget import Budget
 from pasearch.accounting.checks import check_positive_integer, check_probability
-from pasearch.accounting.gdp_approximation import gaussian_epsilon, gaussian_mu
+from pasearch.accounting.gdp_approximation import compute_gaussian_epsilon, compute_gaussian_mu
 from pasearch.errors import BudgetError, UsageError
 from pasearch.runs.keys import Stream
 from pasearch.runs.ledger import Line
@@ -201,11 +201,11 @@ def convert_epsilons_to_shares(
     """
     delta = budget.delta
     assert delta is not None
-    levels = [gaussian_mu(epsilon, delta) for epsilon in epsilons]
-    mu = gaussian_mu(budget.epsilon, delta)
+    levels = [compute_gaussian_mu(epsilon, delta) for epsilon in epsilons]
+    mu = compute_gaussian_mu(budget.epsilon, delta)
     together = points * math.fsum(level**2 for level in levels)
     if not together <= MAX_SQUARED_SHARE * mu**2:
-        least = gaussian_epsilon(math.sqrt(together / MAX_SQUARED_SHARE), delta)
+        least = compute_gaussian_epsilon(math.sqrt(together / MAX_SQUARED_SHARE), delta)
         digits = 10.0 ** (math.floor(math.log10(least)) - 2)
         least = math.ceil(least / digits) * digits  # three digits, rounded up
         raise BudgetError(

@@ -324,13 +324,13 @@ class Recipe:
             return 0
         return self.schedule.count_validation_queries(self.make_batching(n).epoch(self.steps))
 
-    def noise_multiplier_for_mu(self, mu: float, n: int) -> float:
+    def compute_noise_multiplier_for_mu(self, mu: float, n: int) -> float:
         """Approximate the sigma for a total mu (central limit theorem); not a privacy cost."""
         levels = self.levels(n)
         q = self.sampling_probability(n)
         sampled, on_records = self.sampling.sampled, self.noise_before_clip is not None
         if len(levels) == 1 and sampled and not on_records:
-            return calibration.noise_multiplier_for_mu(mu, q, levels[0][1])
+            return calibration.compute_noise_multiplier_for_mu(mu, q, levels[0][1])
         weight = math.fsum(count / factor**2 for factor, count in levels)
         if not sampled:
             return math.sqrt(weight) / mu

@@ -118,7 +118,7 @@ def apply_settings_and_noise(
 ) -> Recipe:
     """Apply a candidate's settings, and the noise for a total mu; None: no noise."""
     own = apply_settings(recipe, settings, slots)
-    return own.with_noise(None if mu is None else own.noise_multiplier_for_mu(mu, slots))
+    return own.with_noise(None if mu is None else own.compute_noise_multiplier_for_mu(mu, slots))
 
 
 def tune_recipe(

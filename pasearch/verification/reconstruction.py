@@ -88,7 +88,8 @@ def reconstruct(document: Document) -> Reconstruction:
     as_they_are = ("schema_version", "versions", "files", "effects")
     made |= {name: document[name] for name in as_they_are if name in document}
     unknown = (
-        f"plan.dials has {short_repr(x)}, and the plan does not." for x in dials.unknown_names()
+        f"plan.dials has {short_repr(x)}, and the plan does not."
+        for x in dials.list_unknown_names()
     )
     recipes = _check_recipes(document["plan"])
     problems = (*dials.problems, *_check_schema(declared, plan), *recipes, *unknown)

@@ -104,7 +104,7 @@ class TestOneCoordinate:
     def test_integrals_of_a_gaussian_are_its_closed_form(self):
         """What is integrated for laws without a formula, where one is known."""
         steps = np.arange(-200, 60, 13)
-        found = additive._integral_rows(GaussianNoise(scale=1.0), steps, 64)
+        found = additive._compute_integral_rows(GaussianNoise(scale=1.0), steps, 64)
         orders = np.arange(2.0, 65.0)
         shifts = 2.0 ** (steps / additive.SHIFTS_PER_OCTAVE)
         exact = np.multiply.outer(shifts**2, orders * (orders - 1) / 2)
@@ -317,7 +317,7 @@ class TestOrders:
 
     def test_an_order_whose_bulk_is_beyond_the_panels_is_not_believed(self):
         """At k = 151 the integrand is level where the panels end: both rules agree, on half."""
-        row = additive._integral_row(GaussianNoise(), 2 * additive.SHIFTS_PER_OCTAVE, 256)
+        row = additive._compute_integral_row(GaussianNoise(), 2 * additive.SHIFTS_PER_OCTAVE, 256)
         k = np.arange(2, 257)
         assert (row >= k * (k - 1) / 2 * 16).all()
         assert np.isfinite(row[:100]).all()
@@ -329,10 +329,10 @@ class TestOrders:
         def coarse(density: Density, shift: float, orders: np.ndarray) -> np.ndarray:
             return np.array([0.0, shift / 2, 12.0, 24.0, 60.0])
 
-        additive._integral_row.cache_clear()
-        monkeypatch.setattr(additive, "_panel_edges", coarse)
-        row = additive._integral_row(GaussianNoise(), 0, 32)
-        additive._integral_row.cache_clear()
+        additive._compute_integral_row.cache_clear()
+        monkeypatch.setattr(additive, "_choose_panel_edges", coarse)
+        row = additive._compute_integral_row(GaussianNoise(), 0, 32)
+        additive._compute_integral_row.cache_clear()
         k = np.arange(2, 33)
         assert (row >= k * (k - 1) / 2).all()
         assert np.isinf(row).any()
@@ -468,7 +468,7 @@ class TestShifts:
 
 def test_a_failure_has_no_price_instead_of_none(monkeypatch):
     """NaN must not become epsilon 0."""
-    monkeypatch.setattr(additive, "_log_moments", lambda logs, q: np.full(64, np.nan))
+    monkeypatch.setattr(additive, "_compute_log_moments", lambda logs, q: np.full(64, np.nan))
     assert np.isinf(additive_rdp(GaussianNoise(), ONE, 0.5, FEW)).all()
     assert math.isinf(compute_epsilon(GaussianNoise(), ONE, 0.5, 1, 1e-5, FEW))
 

@@ -14,7 +14,7 @@ from pasearch.accounting.calibration import (
     calibrate_max_count,
     calibrate_min,
     calibrate_min_count,
-    noise_multiplier_for_mu,
+    compute_noise_multiplier_for_mu,
 )
 from pasearch.accounting.events import (
     Composition,
@@ -140,7 +140,7 @@ def test_too_small_a_budget_says_what_would_do():
 
 
 def test_noise_for_mu_is_the_central_limit_rule():
-    sigma = noise_multiplier_for_mu(0.5, 0.02, 700)
+    sigma = compute_noise_multiplier_for_mu(0.5, 0.02, 700)
     assert 0.02 * math.sqrt(700 * math.expm1(1 / sigma**2)) == pytest.approx(0.5)
 
 
@@ -148,7 +148,7 @@ def test_trainings_of_one_mu_cost_about_the_same_whatever_their_steps():
     costs = [
         price(
             SelfComposition(
-                PoissonGaussian(0.05, noise_multiplier_for_mu(0.6, 0.05, steps)), steps
+                PoissonGaussian(0.05, compute_noise_multiplier_for_mu(0.6, 0.05, steps)), steps
             ),
             1e-5,
         )

@@ -223,7 +223,7 @@ def test_a_file_of_bad_form_is_refused():
 
 def test_nesting_is_bounded():
     document = event_to_json(Gaussian(1.0))
-    for _ in range(events.MAX_DEPTH + 1):
+    for _ in range(events.MAX_EVENT_DEPTH + 1):
         document = {"type": "self-composed", "event": document, "count": 1}
     with pytest.raises(UsageError, match="nested deeper"):
         event_from_json(document)

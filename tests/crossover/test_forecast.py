@@ -14,7 +14,7 @@ from left_out import Compared, LeftOut, left_out, pairs, shown
 
 import pasearch as api
 from pasearch.accounting.budget import Budget
-from pasearch.accounting.gdp_approximation import gaussian_epsilon, gaussian_mu
+from pasearch.accounting.gdp_approximation import compute_gaussian_epsilon, compute_gaussian_mu
 from pasearch.crossover import forecast as forecasts
 from pasearch.crossover.forecast import (
     FORECAST_EPSILONS,
@@ -141,8 +141,8 @@ class TestForecast:
 class TestSignal:
     @pytest.mark.oracle
     def test_a_tenth_of_the_budget_has_the_signal_that_a_gaussian_release_has(self):
-        mu = gaussian_mu(0.1, 1e-5)
-        assert gaussian_epsilon(mu, 1e-5) == pytest.approx(0.1, rel=1e-3)
+        mu = compute_gaussian_mu(0.1, 1e-5)
+        assert compute_gaussian_epsilon(mu, 1e-5) == pytest.approx(0.1, rel=1e-3)
         assert compute_signal(1.0, 100, 2) == pytest.approx(math.log10(50))
 
 

@@ -15,8 +15,8 @@ from pasearch.errors import UsageError
 from pasearch.report import figures
 from pasearch.report.card import card_json
 from pasearch.report.html import (
+    compute_gaussian_mu,
     data_arguments,
-    gaussian_mu,
     next_steps,
     report_html,
 )
@@ -364,10 +364,10 @@ def test_mu_is_named_where_it_says_all():
         ({"type": "poisson-gaussian", "sampling_probability": 0.5, "noise_multiplier": 1}, None),
         ({"type": "no-release"}, None),
     ]:
-        assert gaussian_mu([(event, 1)]) == (None if mu is None else pytest.approx(mu))
-        assert gaussian_mu([(event, 1), ({"type": "pure", "epsilon": 1.0}, 1)]) is None
+        assert compute_gaussian_mu([(event, 1)]) == (None if mu is None else pytest.approx(mu))
+        assert compute_gaussian_mu([(event, 1), ({"type": "pure", "epsilon": 1.0}, 1)]) is None
         if mu is not None:
-            assert gaussian_mu([(event, 4)]) == pytest.approx(2 * mu)
+            assert compute_gaussian_mu([(event, 4)]) == pytest.approx(2 * mu)
 
 
 @pytest.mark.unit

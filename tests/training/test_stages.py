@@ -152,7 +152,7 @@ class TestPrice:
             {"schedule": ValidationSchedule(rate=0.5, threshold=0.1, average=1, every=1)},
         ]:
             made = recipe(**stages)
-            sigmas = [made.noise_multiplier_for_mu(mu, N) for mu in (0.05, 0.5, 2.0)]
+            sigmas = [made.compute_noise_multiplier_for_mu(mu, N) for mu in (0.05, 0.5, 2.0)]
             assert sigmas == sorted(sigmas, reverse=True)
             costs = [price(made.with_noise(sigma).event(N), 1e-5).epsilon for sigma in sigmas[::-1]]
             assert costs == sorted(costs, reverse=True)

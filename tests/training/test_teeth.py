@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from pasearch.accounting.accountants import price
 from pasearch.accounting.events import SelfComposition
-from pasearch.accounting.gdp_approximation import gaussian_epsilon
+from pasearch.accounting.gdp_approximation import compute_gaussian_epsilon
 from pasearch.data.partitions import Records
 from pasearch.runs.keys import Keys, Stream
 from pasearch.training import one_step, per_example
@@ -177,7 +177,7 @@ def test_the_bound_is_exact_for_gaussians_and_never_above_their_price():
     generator = np.random.default_rng(0)
     null, far = generator.standard_normal((2, 100_000))
     for mu in (0.5, 1.0, 2.0):
-        exact = gaussian_epsilon(mu, DELTA)
+        exact = compute_gaussian_epsilon(mu, DELTA)
         assert 0.4 * exact < lower_bound(null, far + mu) <= exact
     assert lower_bound(null, far) == 0.0
     assert lower_bound(null[:100] - 100, null[:100] + 100) == pytest.approx(
@@ -190,7 +190,7 @@ def test_one_full_step_passes_and_the_audit_is_not_idle():
     for bounding in [FlatClipping(clip_norm=CLIP), AutoSClipping()]:
         for chain in [True, False]:
             made = recipe(bounding=bounding)
-            exact = gaussian_epsilon(1.0, DELTA)
+            exact = compute_gaussian_epsilon(1.0, DELTA)
             assert paid(made) == pytest.approx(exact, abs=1e-2)
             assert 0.4 * exact < audited(by_sum, made, False, chain, runs=SOME) <= exact
 
@@ -200,7 +200,7 @@ def test_one_sampled_step_passes_and_its_price_is_below_that_of_a_full_one():
     made = recipe(batch=6, sigma=0.8)
     found = audited(by_sum, made)
     assert 0.3 * paid(made) < found <= paid(made)
-    assert paid(made) < gaussian_epsilon(1 / 0.8, DELTA)
+    assert paid(made) < compute_gaussian_epsilon(1 / 0.8, DELTA)
 
 
 @pytest.mark.statistical
