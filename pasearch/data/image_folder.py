@@ -320,8 +320,7 @@ def _read_image(path: Path, side: int, grey: bool) -> np.ndarray | None:
     """
     from PIL import Image
 
-    with warnings.catch_warnings(), _silence_logger("PIL"), _set_pixel_limit(Image):
-        warnings.simplefilter("ignore")
+    with _restrict_pillow(Image):
         try:
             with Image.open(path, formats=IMAGE_FORMATS) as image:
                 if not _is_decodable(image):
@@ -354,28 +353,22 @@ def _is_decodable(image: Any) -> bool:
 
 
 @contextmanager
-def _set_pixel_limit(library: Any) -> Iterator[None]:
-    """Raise Pillow's pixel limit within the block to the maximum that `_is_decodable` accepts."""
-    before = library.MAX_IMAGE_PIXELS
-    library.MAX_IMAGE_PIXELS = MAX_REDUCTION * MAX_DECODED_PIXELS
-    try:
-        yield
-    finally:
-        library.MAX_IMAGE_PIXELS = before
+def _restrict_pillow(library: Any) -> Iterator[None]:
+    """Suppress Pillow's warnings and log messages in the block, and set its pixel limit.
 
-
-@contextmanager
-def _silence_logger(name: str) -> Iterator[None]:
-    """Disable a logger and the loggers below it within the block."""
-    logger = logging.getLogger(name)
-    before, logger.disabled = logger.disabled, True
-    levels = [logging.getLogger(each) for each in list(logging.root.manager.loggerDict)]
-    own = [each for each in levels if each.name.startswith(f"{name}.") and not each.disabled]
-    for each in own:
+    The limit is the maximum that `_is_decodable` accepts.
+    """
+    library.init()  # loads the modules of all formats, which create their loggers
+    loggers = [logging.getLogger(name) for name in list(logging.root.manager.loggerDict)]
+    enabled = [each for each in loggers if f"{each.name}.".startswith("PIL.") and not each.disabled]
+    limit, library.MAX_IMAGE_PIXELS = library.MAX_IMAGE_PIXELS, MAX_REDUCTION * MAX_DECODED_PIXELS
+    for each in enabled:
         each.disabled = True
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
     finally:
-        logger.disabled = before
-        for each in own:
+        library.MAX_IMAGE_PIXELS = limit
+        for each in enabled:
             each.disabled = False

@@ -7,6 +7,8 @@ import io
 import json
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -329,6 +331,19 @@ class TestLarge:
         if not progressive:
             pixel = raw(dataset.features)[-1][:, 3, 3].astype(int)
             assert (np.abs(pixel - RED) < 4).all()
+
+    @pytest.mark.unit
+    def test_pillow_logs_nothing_of_the_first_image_of_a_process(self, folder: Path):
+        """Its modules for file formats, and so their loggers, are loaded with the first image."""
+        program = (
+            "import logging, sys\n"
+            "logging.basicConfig(level=logging.DEBUG, stream=sys.stdout)\n"
+            "from pasearch.data.sources import load_dataset\n"
+            f"load_dataset({str(folder)!r})\n"
+        )
+        found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+        assert found.returncode == 0, found.stderr
+        assert "STREAM" not in found.stdout
 
     @pytest.mark.unit
     def test_pillows_own_limit_is_set_and_given_back(
