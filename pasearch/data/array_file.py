@@ -50,7 +50,18 @@ class ArrayFile(Source):
     def load(self, data: str, declared: DataDeclaration) -> Dataset:
         """Load the data set; large arrays are read when a run begins."""
         path = Path(data)
-        arrays = _open_npz(path)
+        arrays, names = find_stored_arrays(path, ARRAY_NAMES)
+        if missing := {"x", "y"} - set(names):
+            raise UsageError(
+                f"{path} has no array {' and no array '.join(sorted(missing))}: "
+                f"found {', '.join(names[:20]) or 'no array'}."
+            )
+        for name in set(arrays) - {"x", "y"}:
+            if arrays[name].nbytes > MAX_METADATA_BYTES:
+                raise UsageError(
+                    f"{path}: `{name}` has {arrays[name].nbytes:,} bytes: expected a number or a "
+                    "string."
+                )
         bounds: tuple[float, float] | None = None
         if "bounds" in arrays:
             ends = arrays["bounds"].read()
@@ -144,8 +155,18 @@ def from_arrays(
         shape=x.shape[1:], low=low, high=high, classes=classes, labels=known,
         regression=declared.regression,
     )  # fmt: skip
-    labels = y if declared.regression or known is not None else y.astype(np.int64)
-    notes = () if declared.regression or known is not None else (_describe_assumed_labels(classes),)
+    labels, notes = y, ()
+    if not declared.regression and known is None:
+        labels = y.astype(np.int64)
+        assumed = (
+            "no labels declared: using 0, 1, 2, ..."
+            if classes is None
+            else f"`classes={classes}` declares the labels 0 to {classes - 1}"
+        )
+        notes = (
+            f"{assumed}. Records with other labels cannot be used. If your labels differ, list all "
+            "of them (`labels=1,2`).",
+        )
     return Dataset(
         name=name, schema=schema, features=x, labels=labels, public=declared.public, notes=notes
     )
@@ -193,19 +214,6 @@ def _get_declared_classes(declared: DataDeclaration) -> Any:
         raise UsageError("`labels=` and `classes=` both declare the classes: remove one of them.")
     labels = declared.labels
     return labels.split(",") if isinstance(labels, str) else labels  # a list is never a number
-
-
-def _describe_assumed_labels(classes: int | None) -> str:
-    """Return a remark for the plan on labels that are assumed to be 0, 1, 2, ..."""
-    assumed = (
-        "no labels declared: using 0, 1, 2, ..."
-        if classes is None
-        else f"`classes={classes}` declares the labels 0 to {classes - 1}"
-    )
-    return (
-        f"{assumed}. Records with other labels cannot be used. If your labels differ, list all of "
-        "them (`labels=1,2`)."
-    )
 
 
 def resolve_classes(
@@ -265,23 +273,6 @@ def _parse_label_number(text: str) -> int | float:
         if not math.isfinite(number := float(text)):
             raise
         return int(number) if number.is_integer() else number
-
-
-def _open_npz(path: Path) -> dict[str, StoredArray]:
-    """Return the arrays of a file by name, unread, after checking names and sizes."""
-    arrays, names = find_stored_arrays(path, ARRAY_NAMES)
-    if missing := {"x", "y"} - set(names):
-        raise UsageError(
-            f"{path} has no array {' and no array '.join(sorted(missing))}: "
-            f"found {', '.join(names[:20]) or 'no array'}."
-        )
-    for name in set(arrays) - {"x", "y"}:
-        if arrays[name].nbytes > MAX_METADATA_BYTES:
-            raise UsageError(
-                f"{path}: `{name}` has {arrays[name].nbytes:,} bytes: expected a number or a "
-                "string."
-            )
-    return arrays
 
 
 def _read_integer(path: Path, arrays: dict[str, StoredArray], name: str) -> int:

@@ -17,7 +17,7 @@ import io
 import lzma
 import math
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -438,7 +438,11 @@ def _open_table_file(path: Path) -> Iterator[BinaryIO]:
 
 
 def _read_column_names(path: Path, file: BinaryIO, form: TableFormat) -> tuple[LineForm, list[str]]:
-    """Read the header of a file: the format of its lines, and the names of its columns."""
+    """Read the header of a file: the format of its lines, and the names of its columns.
+
+    A first line that contains all of `form.names` is certainly a header. The messages do not quote
+    the line, because it may be a record.
+    """
     if other := describe_other_format(file):
         raise UsageError(f"{path} is not a text file, despite its name. It is {other}.")
     try:
@@ -461,23 +465,8 @@ def _read_column_names(path: Path, file: BinaryIO, form: TableFormat) -> tuple[L
         )
     if first is Fault.ENCODING:
         raise UsageError(f"{path}: its header is not UTF-8: save the file as CSV UTF-8.")
-    header = _check_header(path, [] if isinstance(first, Fault) else first, form)
-    if len(header) == 1 and form.separator is None:
-        lines = replace(lines, separator=NO_SEPARATOR)
-    return lines, header
-
-
-def _check_header(path: Path, row: Sequence[str], form: TableFormat) -> list[str]:
-    """Return the names of the columns after checking that the first line is a header.
-
-    The messages do not quote the line, because it may be a record.
-
-    Args:
-        path: Path of the file, for messages.
-        row: Cells of the first line.
-        form: Format of the file. A line that contains all of its `names` is certainly a header.
-    """
-    header, declared = [normalize_unicode(name.strip()) for name in row], form.names
+    row, declared = [] if isinstance(first, Fault) else first, form.names
+    header = [normalize_unicode(name.strip()) for name in row]
     if len(header) < form.min_columns:
         raise UsageError(
             f"{path}: its first line is not a header of two or more columns, separated by commas, "
@@ -501,7 +490,9 @@ def _check_header(path: Path, row: Sequence[str], form: TableFormat) -> list[str
             f"the names of the columns into the first line.{NO_HEADER_ADVICE}"
         )
     check_column_names(header, str(path), NO_HEADER_ADVICE, min_columns=form.min_columns)
-    return header
+    if len(header) == 1 and form.separator is None:
+        lines = replace(lines, separator=NO_SEPARATOR)
+    return lines, header
 
 
 def count_lines_above(path: Path, schema: TableSchema) -> int:

@@ -95,7 +95,34 @@ def parse_days(text: str | None, pattern: str | None = None) -> float:
         return math.nan
     found = None if pattern is None else compile_format(pattern).fullmatch(text)
     found = ISO_PATTERN.fullmatch(text) if found is None else found
-    return math.nan if found is None else _compute_days(found)
+    if found is None:
+        return math.nan
+    parts = found.groupdict()
+
+    def number(name: str, usual: int = 0) -> int:
+        return int(parts.get(name) or usual)
+
+    year = number("Y")
+    if parts.get("Y") is None:
+        year = number("y")
+        year += 1900 if year >= CENTURY_PIVOT else 2000
+    month, named = number("m"), parts.get("b") or parts.get("B")
+    if named is not None:
+        known = [(each if "B" in parts else each[:3]).lower() for each in MONTHS]
+        month = known.index(named.lower()) + 1 if named.lower() in known else 0
+    hour = number("H")
+    if parts.get("I") is not None:
+        hour = number("I") % 12 + 12 * ((parts.get("p") or "").lower() == "pm")
+        if not 1 <= number("I") <= 12:
+            return math.nan
+    seconds = 3600 * hour + 60 * number("M") + number("S")
+    if not (hour < 24 and number("M") < 60 and number("S") < 61):
+        return math.nan
+    try:
+        day = date(year, month, number("d", 1)).toordinal() - EPOCH_ORDINAL
+    except ValueError:
+        return math.nan
+    return day + (seconds + float(f"0.{parts.get('f') or 0}")) / SECONDS_PER_DAY
 
 
 def normalize_day(given: object) -> str | None:
@@ -166,33 +193,3 @@ def compile_format(pattern: str) -> re.Pattern[str]:
             found += r"\s+" if each == " " else re.escape(each)
         at += 1
     return re.compile(found)
-
-
-def _compute_days(found: re.Match[str]) -> float:
-    """Return the days since 1970-01-01 of a matched date; NaN if it does not exist."""
-    parts = found.groupdict()
-
-    def number(name: str, usual: int = 0) -> int:
-        return int(parts.get(name) or usual)
-
-    year = number("Y")
-    if parts.get("Y") is None:
-        year = number("y")
-        year += 1900 if year >= CENTURY_PIVOT else 2000
-    month, named = number("m"), parts.get("b") or parts.get("B")
-    if named is not None:
-        known = [(each if "B" in parts else each[:3]).lower() for each in MONTHS]
-        month = known.index(named.lower()) + 1 if named.lower() in known else 0
-    hour = number("H")
-    if parts.get("I") is not None:
-        hour = number("I") % 12 + 12 * ((parts.get("p") or "").lower() == "pm")
-        if not 1 <= number("I") <= 12:
-            return math.nan
-    seconds = 3600 * hour + 60 * number("M") + number("S")
-    if not (hour < 24 and number("M") < 60 and number("S") < 61):
-        return math.nan
-    try:
-        day = date(year, month, number("d", 1)).toordinal() - EPOCH_ORDINAL
-    except ValueError:
-        return math.nan
-    return day + (seconds + float(f"0.{parts.get('f') or 0}")) / SECONDS_PER_DAY

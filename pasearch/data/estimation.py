@@ -137,7 +137,16 @@ class SchemaEstimate:
         Cost: `event`, once for every item of `schema.undeclared`.
         """
         if isinstance(schema, Schema):
-            return self._estimate_arrays(schema, features, labels, stream)
+            values: dict[str, Any] = {}
+            if "bounds" in schema.undeclared:
+                low, high = self._estimate_bounds(features, stream.child("bounds"))
+                values |= {"low": low, "high": high}
+            if "target" in schema.undeclared and schema.regression:
+                mechanism = NumberBounds(noise_multiplier=self.noise_multiplier)
+                values["target"] = mechanism.release(labels, stream.child("target"))
+            elif "target" in schema.undeclared:
+                values["classes"] = self._count_classes(labels, stream)
+            return replace(schema, **values)
         estimated = {}
         for column, cells in schema.iterate_columns(features, labels):
             if column.is_declared:
@@ -148,21 +157,6 @@ class SchemaEstimate:
             is_class = schema.is_class(name)
             estimated[name] = self._estimate_column(column, cells, is_class, target, own)
         return schema.completed(estimated)
-
-    def _estimate_arrays(
-        self, schema: Schema, features: np.ndarray, labels: np.ndarray, stream: Stream
-    ) -> Schema:
-        """Estimate the undeclared bounds and target of array data privately."""
-        values: dict[str, Any] = {}
-        if "bounds" in schema.undeclared:
-            low, high = self._estimate_bounds(features, stream.child("bounds"))
-            values |= {"low": low, "high": high}
-        if "target" in schema.undeclared and schema.regression:
-            mechanism = NumberBounds(noise_multiplier=self.noise_multiplier)
-            values["target"] = mechanism.release(labels, stream.child("target"))
-        elif "target" in schema.undeclared:
-            values["classes"] = self._count_classes(labels, stream)
-        return replace(schema, **values)
 
     def _estimate_bounds(self, features: np.ndarray, stream: Stream) -> tuple[float, float]:
         """Release common bounds of all features, from each record's minimum and maximum."""

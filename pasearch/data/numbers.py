@@ -158,11 +158,9 @@ class NumberForm:
         """Return the finite number that a string means; NaN if it is not a number or None."""
         if text is None:
             return math.nan
-        number = self._parse_unmarked(text)
-        return self._parse_marked(text) if math.isnan(number) else number
-
-    def _parse_marked(self, text: str) -> float:
-        """Parse a number that may have a sign U+2212, parentheses or units; else return NaN."""
+        if not math.isnan(number := self._parse_unmarked(text)):
+            return number
+        # The number may have a minus sign U+2212, parentheses or units.
         text, factor = text.replace("\u2212", "-"), 1.0
         if text[:1] == "(" and text[-1:] == ")":
             text, factor = text[1:-1].strip(), -1.0
@@ -178,22 +176,19 @@ class NumberForm:
         )
 
     def _parse_unmarked(self, text: str) -> float:
-        """Parse a number without these: sign, digits, groups and decimal mark; else return NaN."""
+        """Parse a sign, digits with separators, and a decimal mark; else return NaN."""
         if self.decimal != "." or self.thousands is not None:
-            text = self._convert_to_plain(text)
+            if _compile_pattern(self.decimal, self.thousands).fullmatch(text) is not None:
+                for each in EQUIVALENT_MARKS.get(self.thousands or "", self.thousands or ""):
+                    text = text.replace(each, "")
+                text = text.replace(self.decimal, ".")
+            elif self.decimal != "." and "." in text:
+                return math.nan  # `float` would accept it
         try:
             number = float(text)
         except ValueError:
             return math.nan
         return number if math.isfinite(number) else math.nan
-
-    def _convert_to_plain(self, text: str) -> str:
-        """Convert a number to Python's notation; other strings are converted to invalid ones."""
-        if _compile_pattern(self.decimal, self.thousands).fullmatch(text) is None:
-            return "" if self.decimal != "." and "." in text else text
-        for each in EQUIVALENT_MARKS.get(self.thousands or "", self.thousands or ""):
-            text = text.replace(each, "")
-        return text.replace(self.decimal, ".")
 
 
 RESERVED_UNIT_STARTS = "0123456789+-.,()"

@@ -114,11 +114,6 @@ class CentredPairs(nn.Module):
 
     def products(self, x: Tensor) -> Tensor:
         """Compute the products, (batch, pairs), which take much longer than the other outputs."""
-        parts = self._parts(x)
-        return parts[:, self.first] * parts[:, self.second] * self.weight
-
-    def _parts(self, x: Tensor) -> Tensor:
-        """Compute the parts of records, (batch, parts), shifted to mean 0."""
         # Parts after the last one in use are padding.
         many = slice(0, 1 + int(torch.maximum(self.first, self.second).max()))
         feature, missing, mean = self.feature[many], self.missing[many], self.mean[many]
@@ -134,7 +129,8 @@ class CentredPairs(nn.Module):
             found = found.index_add(1, bent, steps)
         has_marker = missing >= 0
         present = torch.where(has_marker, 1.0 - x[:, missing.clamp(min=0)], 1.0)
-        return (found - mean) * present
+        parts = (found - mean) * present
+        return parts[:, self.first] * parts[:, self.second] * self.weight
 
 
 def build_pairs_map(

@@ -71,9 +71,15 @@ class ParquetFile(Source):
         schema = None if declared.schema is None else load_schema(declared.schema)
         path = Path(data)
         files = ParquetFiles.of(path)
-        many = len(files) * len(files.names) > MAX_EAGER_CELLS
-        read = _leave_in_files if many else _read_into_memory
-        dataset = make_table_dataset(*read(files, path, declared.target, schema), declared)
+        if len(files) * len(files.names) <= MAX_EAGER_CELLS:
+            cells = _read_into_memory(files, path, declared.target, schema)
+        else:
+            fitted, read = _fit_schema(files, path, declared.target, schema)
+            check_official_test(fitted, len(files), path)
+            names = tuple(column.name for column in fitted.columns)
+            features = LargeTable(files, names, frozenset(names) - frozenset(read))
+            cells = fitted, features, LargeColumn(files, fitted.target.name)
+        dataset = make_table_dataset(*cells, declared)
         table = dataset.schema
         assert isinstance(table, TableSchema)
         return replace(
@@ -133,17 +139,6 @@ def _read_into_memory(
     nothing = build_constant_column("", len(files))
     cells = [columns.get(name, nothing) for name in files.names]
     return split_target(fitted, [*files.names], cells, path)
-
-
-def _leave_in_files(
-    files: ParquetFiles, path: Path, target: str | None, schema: TableSchema | None
-) -> tuple[TableSchema, LargeTable, LargeColumn]:
-    """Return the schema, and the cells of features and target without reading them."""
-    fitted, read = _fit_schema(files, path, target, schema)
-    check_official_test(fitted, len(files), path)
-    names = tuple(column.name for column in fitted.columns)
-    table = LargeTable(files, names, frozenset(names) - frozenset(read))
-    return fitted, table, LargeColumn(files, fitted.target.name)
 
 
 def _fit_schema(

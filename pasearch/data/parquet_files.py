@@ -242,24 +242,23 @@ def open_parquet(path: Path) -> Iterator[tuple[Any, dict[str, int]]]:
         raise UsageError(f"{path} {fault}: expected a Parquet file.{suggest_file(path)}")
     try:
         with parquet.ParquetFile(path, buffer_size=READ_AHEAD_BYTES, pre_buffer=False) as file:
-            yield file, _find_column_indices(file.schema_arrow, path)
+            schema = file.schema_arrow
+            metadata = schema.pandas_metadata
+            index = metadata.get("index_columns") if isinstance(metadata, dict) else None
+            # Index columns that pandas adds are hidden.
+            hidden = [each for each in index if isinstance(each, str)] if (
+                isinstance(index, list)
+            ) else []  # fmt: skip
+            places = [place for place, name in enumerate(schema.names) if name not in hidden]
+            names = [normalize_unicode(schema.names[place].strip()) for place in places]
+            check_column_names(names, str(path), min_columns=1)  # new records may have one column
+            yield file, dict(zip(names, places, strict=True))
     # Messages of pyarrow may quote values; metadata of pandas may be invalid JSON.
     except (OSError, ValueError, pa.ArrowException):
         raise UsageError(
             f"{path} cannot be read as Parquet: it is cut short, damaged, encrypted, or of another "
             "format. Save it again (pandas: to_parquet(path))."
         ) from None
-
-
-def _find_column_indices(schema: Any, path: Path) -> dict[str, int]:
-    """Return the index of each column by name, without the index columns that pandas adds."""
-    left = schema.pandas_metadata
-    index = left.get("index_columns") if isinstance(left, dict) else None
-    hidden = {each for each in index if isinstance(each, str)} if isinstance(index, list) else ()
-    places = [place for place, name in enumerate(schema.names) if name not in hidden]
-    names = [normalize_unicode(schema.names[place].strip()) for place in places]
-    check_column_names(names, str(path), min_columns=1)  # new records of a model of one feature
-    return dict(zip(names, places, strict=True))
 
 
 def _plain_type(kind: Any) -> Any:

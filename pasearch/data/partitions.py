@@ -277,14 +277,6 @@ class PartitionLabels(_PartitionView[ColumnCells]):
         return Sealed(self._dataset.labels)._array[self._slots]
 
 
-def _represent_cell(cell: object) -> str:
-    """Return the `repr` of a cell, or hexadecimal digits if an integer is too long for it."""
-    try:
-        return repr(cell)
-    except Exception:  # noqa: BLE001 - any exception of a cell would reveal its value
-        return hex(cell) if isinstance(cell, int) else type(cell).__name__
-
-
 def _check_public(dataset: Dataset) -> None:
     if dataset.public is not True:
         raise UnchargedReadError(f"Data {dataset.name!r} is private: open a charged partition.")
@@ -428,7 +420,12 @@ class Dataset:
                 each.feed(digest)
             elif each.dtype.kind == "O":
                 for cell in each.ravel():
-                    digest.update(_represent_cell(cell).encode("utf-8", "surrogatepass") + b"\0")
+                    try:
+                        text = repr(cell)
+                    except Exception:  # noqa: BLE001 - any exception would reveal the cell
+                        # Decimal digits of very long integers are refused.
+                        text = hex(cell) if isinstance(cell, int) else type(cell).__name__
+                    digest.update(text.encode("utf-8", "surrogatepass") + b"\0")
             else:
                 digest.update(np.ascontiguousarray(each).data)
         return digest.hexdigest()

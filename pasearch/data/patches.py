@@ -78,12 +78,13 @@ class PatchResemblances(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Compute the features, (batch, channels, height, width) to (batch, `OUTPUT_NUMBERS`)."""
-        if (
-            _is_plain(images)
-            and len(images) >= MIN_COMPILED_IMAGES
-            and (code := load_compiled_loops()) is not None
-        ):
-            return self._compute_compiled(images, code)
+        # Compiled kernels read float32 numbers in CPU memory and compute no gradient.
+        is_array = type(images) is Tensor and images.device.type == "cpu"
+        is_array &= images.dtype is torch.float32 and not images.requires_grad
+        if is_array and len(images) >= MIN_COMPILED_IMAGES:
+            code = load_compiled_loops()
+            if code is not None:
+                return self._compute_compiled(images, code)
         height, width = (side - PATCH_SIDE + 1 for side in images.shape[2:])
         chunk = max(1, MAX_CHUNK_BYTES // (4 * PATTERN_COUNT * height * width))
         return torch.cat([self._compute_resemblances(part) for part in images.split(chunk)])
@@ -145,7 +146,13 @@ class PatchResemblances(nn.Module):
             images: Synthetic images, (count, channels, height, width), in [0, 1].
             generator: Random generator that chooses the patches.
         """
-        seen = _sample_patches(images[:PATTERN_IMAGES], generator)
+        images = images[:PATTERN_IMAGES]
+        height, width = (side - PATCH_SIDE + 1 for side in images.shape[2:])
+        every = images.unfold(2, PATCH_SIDE, 1).unfold(3, PATCH_SIDE, 1)
+        rows = torch.from_numpy(generator.integers(height, size=(len(images), PATCHES_PER_IMAGE)))
+        columns = torch.from_numpy(generator.integers(width, size=(len(images), PATCHES_PER_IMAGE)))
+        image = torch.arange(len(images))[:, None].expand_as(rows)
+        seen = every[image, :, rows, columns].flatten(0, 1).flatten(1)  # one patch per row
         seen = seen - seen.mean(1, keepdim=True)
         seen = seen / ((seen**2).mean(1, keepdim=True) + VARIANCE_OFFSET).sqrt()
         middle = seen.mean(0)
@@ -160,12 +167,6 @@ class PatchResemblances(nn.Module):
         filters = whitening @ (white[chosen] / length[chosen, None].clamp(min=1e-12)).T
         self.offset.copy_((middle @ filters)[:, None, None])
         self.patterns.copy_((filters - filters.mean(0)).T.reshape(self.patterns.shape))
-
-
-def _is_plain(images: Tensor) -> bool:
-    """Whether compiled kernels can read images: a float32 tensor on the CPU, without gradient."""
-    there = type(images) is Tensor and images.device.type == "cpu"
-    return there and images.dtype is torch.float32 and not images.requires_grad
 
 
 def _compute_grid_edges(height: int, width: int) -> np.ndarray:
@@ -194,13 +195,3 @@ def load_compiled_loops() -> ModuleType | None:
         )
 
     return load_checked_loops("pasearch.data.compiled_patches", agrees)
-
-
-def _sample_patches(images: Tensor, generator: np.random.Generator) -> Tensor:
-    """Return random patches of images, (count * `PATCHES_PER_IMAGE`, channels * PATCH_SIDE^2)."""
-    height, width = (side - PATCH_SIDE + 1 for side in images.shape[2:])
-    patches = images.unfold(2, PATCH_SIDE, 1).unfold(3, PATCH_SIDE, 1)
-    rows = torch.from_numpy(generator.integers(height, size=(len(images), PATCHES_PER_IMAGE)))
-    columns = torch.from_numpy(generator.integers(width, size=(len(images), PATCHES_PER_IMAGE)))
-    image = torch.arange(len(images))[:, None].expand_as(rows)
-    return patches[image, :, rows, columns].flatten(0, 1).flatten(1)

@@ -371,8 +371,13 @@ class _TableDenoiser:
         # Frechet bounds of a cell, from its row and column marginals.
         most = np.minimum(marginals[:, None], marginals)
         least = np.maximum(0.0, marginals[:, None] + marginals - total)
-        fitted = self._fit_marginals(np.clip(independent + kept, least, most), marginals)
-        return np.where(self._is_diagonal, np.diag(marginals), fitted)
+        tables = np.clip(independent + kept, least, most)
+        for _ in range(FITTING_ROUNDS):
+            tables = self._fit_rows(tables, marginals)
+            tables = self._fit_rows(tables.T, marginals).T
+        # Rounding makes the two halves differ; the upper one is used for both.
+        tables = np.where(self._owners[:, None] < self._owners, tables, 0.0)
+        return np.where(self._is_diagonal, np.diag(marginals), tables + tables.T)
 
     @property
     def _is_diagonal(self) -> np.ndarray:
@@ -430,15 +435,6 @@ class _TableDenoiser:
         values = np.maximum(values, 0.0)
         values *= values**2 / (values**2 + edge)
         return (vectors * values) @ vectors.T * share
-
-    def _fit_marginals(self, tables: Array, marginals: Array) -> Array:
-        """Scale rows and columns of each table in turn until they sum to the marginals."""
-        upper = self._owners[:, None] < self._owners
-        for _ in range(FITTING_ROUNDS):
-            tables = self._fit_rows(tables, marginals)
-            tables = self._fit_rows(tables.T, marginals).T
-        tables = np.where(upper, tables, 0.0)
-        return tables + tables.T
 
     def _fit_rows(self, tables: Array, marginals: Array) -> Array:
         """Scale each row of each table so that it sums to its marginal."""

@@ -194,8 +194,16 @@ class Architecture:
         return " - ".join(layer.describe() for layer in self.layers) or "linear"
 
     def to_json(self) -> list[dict[str, Any]]:
-        """Return the layers as JSON-compatible values."""
-        return [_layer_to_json(layer) for layer in self.layers]
+        """Return the kind and the fields of each layer as JSON-compatible values."""
+        layers: list[dict[str, Any]] = []
+        for layer in self.layers:
+            values: dict[str, Any] = {"kind": layer.kind}
+            for each in fields(layer):
+                value = getattr(layer, each.name)
+                if value != each.default or not each.metadata.get("unless_changed"):
+                    values[each.name] = value
+            layers.append(values)
+        return layers
 
     @classmethod
     def from_json(cls, layers: object) -> Architecture:
@@ -211,18 +219,8 @@ class Architecture:
         return cls(layers=tuple(_layer_from_json(layer) for layer in layers))
 
 
-def _layer_to_json(layer: Layer) -> dict[str, Any]:
-    """Return the kind and the fields of a layer as JSON-compatible values."""
-    values: dict[str, Any] = {"kind": layer.kind}
-    for each in fields(layer):
-        value = getattr(layer, each.name)
-        if value != each.default or not each.metadata.get("unless_changed"):
-            values[each.name] = value
-    return values
-
-
 def _layer_from_json(settings: object) -> Layer:
-    """Parse the output of `_layer_to_json`."""
+    """Parse the kind and the fields of a layer."""
     if not isinstance(settings, dict) or settings.get("kind") not in list(LAYERS):
         raise UsageError(f"Layer {settings!r} is not known: expected one of {', '.join(LAYERS)}.")
     kind = LAYERS[settings["kind"]]

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import json
 import math
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from importlib.resources import files
@@ -104,9 +105,12 @@ class Study:
         For example, whitening does not accept large images, and pairwise interaction features
         require rows of a table.
         """
-        return self._select_entries(
-            [place for place, each in enumerate(self.entries) if _accepts_shape(each, shape)]
-        )
+        places = []
+        for place, candidate in enumerate(self.entries):
+            with suppress(UsageError):
+                candidate.front_end.output_shape(shape)
+                places.append(place)
+        return self._select_entries(places)
 
     def select_flagged(self, kept: Sequence[bool]) -> Study:
         """Return the study with the candidates whose flag is True."""
@@ -233,15 +237,6 @@ def load_study(schema: AnySchema, name: str) -> Study:
 def load_studies() -> tuple[Study, ...]:
     """Load all measurements: one study per kind of data."""
     return tuple(_read_studies().values())
-
-
-def _accepts_shape(candidate: Candidate, shape: tuple[int, ...]) -> bool:
-    """Whether the front end of a candidate accepts records of this shape."""
-    try:
-        candidate.front_end.output_shape(shape)
-    except UsageError:
-        return False
-    return True
 
 
 @lru_cache(maxsize=1)
