@@ -251,7 +251,7 @@ class Rates:
     @staticmethod
     def _moved(cost: StepWork, batch: float) -> float:
         """Return bytes that go through memory in a step."""
-        return 8.0 * cost.held * batch + 16.0 * cost.trained
+        return 8.0 * cost.features * batch + 16.0 * cost.trained
 
 
 def measured(device: str, seconds: float) -> Rates:

@@ -215,7 +215,9 @@ class TrainedRegressor(RegressorMixin, _TrainedEstimator):
         Cost: like that of `TrainedClassifier.score`.
         """
         schema = self.schema
-        reading = schema.target.reading if isinstance(schema, TableSchema) else DEFAULT_CELL_FORMAT
+        reading = (
+            schema.target.cell_format if isinstance(schema, TableSchema) else DEFAULT_CELL_FORMAT
+        )
         aims = convert_to_numbers(self._true_values(X, y), reading)
         warn_of_exact_score(_EXACT_SCORE_REMEDY, stacklevel=2)
         return float(r2_score(aims, self.predict(X), sample_weight=sample_weight))

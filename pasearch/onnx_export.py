@@ -351,7 +351,7 @@ def _write_number(graph: _GraphBuilder, column: Column, own: str) -> list[str]:
     # inf - inf is NaN, so that this finds every non-finite number.
     apart = graph.add("Sub", [given, given], f"{own}/apart")
     missing = graph.add("IsNaN", [apart], f"{own}/not finite")
-    if markers := column.reading.missing_numbers:
+    if markers := column.cell_format.missing_numbers:
         marks = graph.constant(f"{own}/markers", [markers], DOUBLE)
         equal = graph.add("Unsqueeze", [given, one], f"{own}/given")
         equal = graph.add("Equal", [equal, marks], f"{own}/equal")
@@ -391,7 +391,7 @@ def _write_category(graph: _GraphBuilder, column: Column, own: str) -> list[str]
             "`encoded=True`, and encode rows with the schema's `encode_new` first."
         )
     indices = column.map_categories()
-    texts = [*names, *sorted(column.reading.marks), *indices]
+    texts = [*names, *sorted(column.cell_format.marks), *indices]
     places = {
         spelled: indices[column.comparison_key(text)]
         for text in texts

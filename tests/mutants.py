@@ -1067,7 +1067,7 @@ MUTANTS = (
     ),
     Mutant(
         "onnx: numbers that mean missing are numbers in the graph",
-        "if markers := column.reading.missing_numbers:",
+        "if markers := column.cell_format.missing_numbers:",
         "if markers := []:",
         "test_onnx_export.py",
     ),

@@ -829,7 +829,7 @@ class TestSharedLedger:
     ):
         ledger = tmp_path / "people.ledger"
         with monkeypatch.context() as patch:
-            patch.setattr(Dataset, "check_room", Mock(side_effect=UsageError("no room")))
+            patch.setattr(Dataset, "check_disk_space", Mock(side_effect=UsageError("no room")))
             with pytest.raises(UsageError, match="no room"):
                 self.started(tmp_path / "x", ledger, ledger_budget=(3.0, 1e-3))
         resume(tmp_path / "x", data=arrays())

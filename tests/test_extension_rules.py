@@ -214,7 +214,9 @@ def test_another_set_of_reads_has_no_charges_of_its_own(tmp_path: Path):
 
         def choose(self, reads: Any, stream: Any) -> Any:
             TopSelector.choose(self, reads, stream)
-            return TopSelector.choose(self, reads.search.reads(reads.means), stream.child("again"))
+            return TopSelector.choose(
+                self, reads.search.open_access(reads.means), stream.child("again")
+            )
 
     with pytest.raises(UsageError, match="was used before"):
         choose_by(Twofold, tmp_path / "x")

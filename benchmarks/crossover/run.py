@@ -45,7 +45,7 @@ from pasearch.accounting import calibration
 from pasearch.accounting.accountants import price
 from pasearch.accounting.budget import Budget
 from pasearch.data.front_ends.parsing import parse_front_end
-from pasearch.data.partitions import Records, Sealed
+from pasearch.data.partitions import Records, SealedArray
 from pasearch.data.sources import load_dataset
 from pasearch.runs.keys import Keys
 from pasearch.spaces.architecture import Architecture
@@ -248,7 +248,7 @@ def images(data: str, root: str, cifar: str) -> tuple[torch.Tensor, torch.Tensor
             grey = file["x"].astype(np.float32).mean(axis=1, keepdims=True) / 255.0
             return torch.from_numpy(grey), torch.from_numpy(file["y"]), 10_000
     found = load_dataset(data, data_root=root, public=True)
-    x, y = (np.asarray(Sealed(each)._array) for each in (found.features, found.labels))
+    x, y = (np.asarray(SealedArray(each)._array) for each in (found.features, found.labels))
     made = torch.from_numpy(x.astype(np.float32) / 255.0)
     made = made if made.ndim == 4 else made[:, None]
     return made, torch.from_numpy(y.astype(np.int64)), 10_000

@@ -54,7 +54,7 @@ from tpvd import tpvd
 from pasearch.accounting import calibration
 from pasearch.accounting.accountants import price
 from pasearch.accounting.budget import Budget
-from pasearch.data.partitions import Records, Sealed
+from pasearch.data.partitions import Records, SealedArray
 from pasearch.data.sources import load_dataset
 from pasearch.runs.keys import Keys
 from pasearch.spaces.architecture import Architecture
@@ -280,7 +280,7 @@ class Study:
         cifar = name == CIFAR
         said = {} if cifar else {"data_root": self._data_root}
         data = load_dataset(self._cifar if cifar else name, public=True, **said)
-        x, y = (np.asarray(Sealed(each)._array) for each in (data.features, data.labels))
+        x, y = (np.asarray(SealedArray(each)._array) for each in (data.features, data.labels))
         if cifar:
             x = x[:, :, 2:30, 2:30].mean(axis=1)
         tests = data.official_test or 10_000

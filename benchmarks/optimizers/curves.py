@@ -30,7 +30,7 @@ from pasearch import Budget
 from pasearch.accounting import calibration
 from pasearch.accounting.accountants import price
 from pasearch.accounting.events import SelfComposition
-from pasearch.data.partitions import Records, Sealed
+from pasearch.data.partitions import Records, SealedArray
 from pasearch.data.sources import load_dataset
 from pasearch.runs.keys import Keys
 from pasearch.spaces.candidate import Candidate, read_candidate
@@ -63,7 +63,7 @@ def records(name: str, root: str, full: bool) -> tuple[Candidate, Records, Recor
     candidate = read_candidate(network(name_of(name).lower(), full))
     test = data.official_test or 10_000
     train = data.n - test if full else SMALL
-    x, y = (np.asarray(Sealed(each)._array) for each in (data.features, data.labels))
+    x, y = (np.asarray(SealedArray(each)._array) for each in (data.features, data.labels))
     before = candidate.front_end.module(tuple(x.shape[1:]))
     valid = torch.ones(data.n, dtype=torch.bool)
 

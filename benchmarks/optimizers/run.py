@@ -34,7 +34,7 @@ import numpy as np
 
 from pasearch import Budget
 from pasearch.api.search import prepare, run
-from pasearch.data.partitions import Dataset, Sealed
+from pasearch.data.partitions import Dataset, SealedArray
 from pasearch.data.sources import load_dataset
 from pasearch.errors import PasearchError
 from pasearch.training.presets import PRESETS
@@ -54,7 +54,7 @@ DENSE = [{"kind": "dense", "units": 64, "activation": "tanh"}]
 
 def first(dataset: Dataset, n: int) -> Dataset:
     """Return the first n training records and the official test set; the images are public."""
-    x, y = (Sealed(each)._array for each in (dataset.features, dataset.labels))
+    x, y = (SealedArray(each)._array for each in (dataset.features, dataset.labels))
     kept = np.r_[:n, dataset.n - dataset.official_test : dataset.n]
     return Dataset(
         name=dataset.name,

@@ -36,7 +36,7 @@ from zcdp import epochs_within, epsilon_of_rho, uniform_noise
 from pasearch.accounting.accountants import price
 from pasearch.accounting.events import Composition, Event, Gaussian, SelfComposition
 from pasearch.data.front_ends.parsing import parse_front_end
-from pasearch.data.partitions import Records, Sealed
+from pasearch.data.partitions import Records, SealedArray
 from pasearch.data.sources import load_dataset
 from pasearch.runs.keys import Keys
 from pasearch.spaces.architecture import Architecture
@@ -82,7 +82,7 @@ STUDIES: dict[str, dict[str, Any]] = {
 def mnist(data_root: str, seed: int) -> tuple[Records, Records]:
     """Return 60 noisy principal components of the training and of the test images."""
     data = load_dataset("mnist", data_root=data_root, public=True)
-    x, y = (np.asarray(Sealed(each)._array) for each in (data.features, data.labels))
+    x, y = (np.asarray(SealedArray(each)._array) for each in (data.features, data.labels))
     images = torch.from_numpy(x.astype(np.float32) / 255.0)
     valid = torch.ones(60_000, dtype=torch.bool)
     stream = Keys.from_seed(seed).stream("pca")

@@ -81,7 +81,7 @@ def on_a_gpu(shape: tuple[int, ...]) -> dict[str, tuple[Way | None, Way]]:
     found: dict[str, tuple[Way | None, Way]] = {}
     x = torch.rand(IMAGES, *shape)
     for name in ("scattering", "whitened"):
-        made = parse_front_end(name).ready_module(shape)
+        made = parse_front_end(name).build_ready_module(shape)
         here, there = copy_to_device(made, "cpu"), copy_to_device(made, "cuda")
         found[name] = (
             lambda own=here: map_records(own, x),

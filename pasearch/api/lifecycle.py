@@ -159,7 +159,7 @@ def carry_out(
         dataset.workspace = cache
         if isinstance(request, TrainRequest):
             dataset.cache = Path(request.cache or cache)
-        dataset.check_room(*plan.front_ends, max_categories=plan.most)
+        dataset.check_disk_space(*plan.front_ends, max_categories=plan.most)
         plan = estimate_schema(plan, dataset, ledger, keys, folder)
         result = replace(prepared, plan=plan).execute(
             Session(

@@ -287,7 +287,9 @@ def _find_unread_cells(column: Column, cells: Any) -> Iterator[tuple[np.ndarray,
         yield codes > known, "missing"
     elif column.kind in ("number", "date"):
         dated = column.kind == "date"
-        values = column.parse_days(cells) if dated else convert_to_numbers(cells, column.reading)
+        values = (
+            column.parse_days(cells) if dated else convert_to_numbers(cells, column.cell_format)
+        )
         low, high = column.day_bounds if dated else require_known(column.bounds)
         known = np.isfinite(values)
         yield ~known, f"missing, or no {column.kind}"

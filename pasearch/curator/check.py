@@ -25,7 +25,7 @@ from pasearch.curator.problems import (
 )
 from pasearch.data.cells import ColumnCells
 from pasearch.data.column import Column
-from pasearch.data.csv_file import describe_widths, read_table_with_faults
+from pasearch.data.csv_file import describe_row_widths, read_table_with_faults
 from pasearch.data.lines import Fault
 from pasearch.data.numbers import PLAIN_NUMBER_FORM, NumberForm
 from pasearch.data.parquet_file import ParquetFile, read_parquet
@@ -131,7 +131,7 @@ def check_table(
             path, target, schema, quotes=quotes, columns=columns, separator=separator
         )
     if Fault.WIDTH in faults and None not in faults:
-        raise UsageError(describe_widths(path, declared))
+        raise UsageError(describe_row_widths(path, declared))
     if None not in faults:
         why = Counter(fault.value for fault in faults if fault is not None).most_common(1)[0][0]
         raise UsageError(f"{path}: no row can be used. Most frequent problem: {why}.")

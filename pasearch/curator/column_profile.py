@@ -111,7 +111,7 @@ class ColumnProfile:
         """Make the profile of a column from its cells, (rows,)."""
         texts = convert_to_strings(cells)
         counts: Counter[str] = Counter(text for text in texts if text is not None)
-        marks = set(map(column.comparison_key, column.reading.marks))
+        marks = set(map(column.comparison_key, column.cell_format.marks))
         missing = [text for text in sorted(counts) if column.comparison_key(text) in marks]
         return cls(
             column=column, cells=cells, texts=texts, counts=counts, is_target=is_target,
@@ -152,7 +152,7 @@ class ColumnProfile:
     @cached_property
     def number_forms(self) -> list[NumberForm]:
         """Number formats that parse the most values, the likeliest first."""
-        form = self.column.reading.form
+        form = self.column.cell_format.form
         if not self.is_form_undeclared:
             return [form]
         if self.decimal is None:
@@ -174,15 +174,15 @@ class ColumnProfile:
     @cached_property
     def default_numbers(self) -> np.ndarray:
         """Each cell as a number in the declared format, float64, (rows,); NaN if it is not one."""
-        return convert_to_numbers(self.cells, self.column.reading)
+        return convert_to_numbers(self.cells, self.column.cell_format)
 
     @cached_property
     def numbers(self) -> np.ndarray:
         """Each cell as a number in the likeliest format, float64, (rows,); NaN if it is not one."""
-        reading = self.column.reading
-        if self.number_form == reading.form:
+        cell_format = self.column.cell_format
+        if self.number_form == cell_format.form:
             return self.default_numbers
-        return convert_to_numbers(self.cells, CellFormat(reading.marks, self.number_form))
+        return convert_to_numbers(self.cells, CellFormat(cell_format.marks, self.number_form))
 
     @cached_property
     def finite_numbers(self) -> np.ndarray:
@@ -299,7 +299,7 @@ class ColumnProfile:
         often = times >= max(MIN_CODE_RECORDS, MIN_CODE_FRACTION * len(self.finite_numbers))
         codes: list[tuple[float, bool]] = []
         for sign, down in ((-1.0, -1), (1.0, 1)):
-            above = _find_codes_at_end(sign * found[::down], often[::down], times[::down])
+            above = _find_missing_codes_at_end(sign * found[::down], often[::down], times[::down])
             codes += [(sign * value, far) for value, far in above]
         alone = found[0] == -1 and often[0] and len(found) > MIN_OTHER_NUMBERS
         others = len(self.finite_numbers) - times[0]
@@ -404,7 +404,7 @@ def sort_by_frequency(counts: Mapping[str, int]) -> list[str]:
     return sorted(counts, key=lambda value: (-counts[value], value))
 
 
-def _find_codes_at_end(
+def _find_missing_codes_at_end(
     values: np.ndarray, often: np.ndarray, times: np.ndarray
 ) -> list[tuple[float, bool]]:
     """Return the largest numbers if they may mean missing, and whether they are far above others.

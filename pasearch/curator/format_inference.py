@@ -189,7 +189,7 @@ NUMBER_FORMS = (
 """Number formats that are tried, the likeliest first."""
 
 # Maximum number of strings that decide whether formats other than the default are tried.
-NUMBER_SAMPLE = 32
+NUMBER_SAMPLE_SIZE = 32
 
 
 def infer_number_forms(
@@ -213,7 +213,7 @@ def infer_number_forms(
         counts.values()
     ):
         return [forms[0]] if counts else []
-    sample = {text: 1 for text in islice(counts, NUMBER_SAMPLE)}
+    sample = {text: 1 for text in islice(counts, NUMBER_SAMPLE_SIZE)}
     if not any(2 * count_parsed(sample, form) >= len(sample) for form in tried):
         return []
     read, there = dict[NumberForm, int](), set("".join(counts))
@@ -235,7 +235,7 @@ DATE_FORMATS: tuple[str, ...] = (
 """Date formats that are tried, the likeliest first."""
 
 # Maximum number of strings that decide which formats are tried.
-DATE_SAMPLE = 64
+DATE_SAMPLE_SIZE = 64
 
 MAX_DATE_CHARACTERS = 40
 """Maximum number of characters of a date."""
@@ -251,7 +251,7 @@ def infer_date_formats(counts: Mapping[str, int], *, least: float = 0.0) -> list
         counts: Count of each string.
         least: Minimum fraction of the cells that must be dates, in [0, 1].
     """
-    sample = Counter(map(_simplify_characters, islice(counts, DATE_SAMPLE)))
+    sample = Counter(map(_simplify_characters, islice(counts, DATE_SAMPLE_SIZE)))
     if not sample:
         return []
     read = {

@@ -176,7 +176,7 @@ def _find_number_problems(profile: ColumnProfile) -> Iterator[Problem]:
     yield from _find_mark_problems(profile, "numbers")
     if len(profile.finite_numbers) != profile.value_count:
         parsed = {text: profile.number_form.number(text) for text in profile.value_counts}
-        missing = column.reading.missing_numbers
+        missing = column.cell_format.missing_numbers
         unread = {
             text: profile.value_counts[text]
             for text, number in parsed.items()

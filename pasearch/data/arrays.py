@@ -48,7 +48,7 @@ READ_ERRORS = (
 
 SAVE_ADVICE = "Write it with numpy.savez(path, x=x, y=y), x and y arrays of numbers."
 
-Source = Path | bytes
+ArraySource = Path | bytes
 
 
 class StoredArray:
@@ -61,10 +61,12 @@ class StoredArray:
         dtype: Type given by the header.
     """
 
-    __slots__ = ("_as", "_member", "_numbers", "_source", "dtype", "shape")
+    __slots__ = ("_member", "_numbers", "_source", "_stored_dtype", "dtype", "shape")
 
-    def __init__(self, source: Source, member: str, shape: tuple[int, ...], dtype: np.dtype[Any]):
-        self._source, self._member, self._as = source, member, dtype
+    def __init__(
+        self, source: ArraySource, member: str, shape: tuple[int, ...], dtype: np.dtype[Any]
+    ):
+        self._source, self._member, self._stored_dtype = source, member, dtype
         self._numbers: np.ndarray | None = None
         self.shape, self.dtype = shape, dtype
 
@@ -79,11 +81,11 @@ class StoredArray:
     @property
     def nbytes(self) -> int:
         """Maximum size of the numbers in memory while they are read, in bytes."""
-        return math.prod(self.shape) * max(self.dtype.itemsize, self._as.itemsize)
+        return math.prod(self.shape) * max(self.dtype.itemsize, self._stored_dtype.itemsize)
 
     def astype(self, dtype: Any) -> StoredArray:
         """Return the same stored array, which is converted to another type when it is read."""
-        other = StoredArray(self._source, self._member, self.shape, self._as)
+        other = StoredArray(self._source, self._member, self.shape, self._stored_dtype)
         other.dtype = np.dtype(dtype)
         return other
 
@@ -109,7 +111,7 @@ class StoredArray:
         Raises:
             UsageError: The file cannot be read, or its array is stored column by column.
         """
-        size = math.prod(self.shape[1:]) * self._as.itemsize
+        size = math.prod(self.shape[1:]) * self._stored_dtype.itemsize
         step = max(1, BLOCK_BYTES // max(1, size))
         with self._open_member() as file:
             if b"'fortran_order': True" in _read_header(file).getvalue():
@@ -121,7 +123,7 @@ class StoredArray:
             for start in range(0, len(self), step):
                 many = min(step, len(self) - start)
                 content = _read_exactly(file, many * size)
-                block = np.frombuffer(content, self._as).reshape(many, *self.shape[1:])
+                block = np.frombuffer(content, self._stored_dtype).reshape(many, *self.shape[1:])
                 yield block.astype(self.dtype, copy=False)
 
     @contextmanager
@@ -129,7 +131,7 @@ class StoredArray:
         """Open the array's file; raise UsageError if it is damaged or has another header now."""
         try:
             with _open_archive(self._source) as archive:
-                if _read_shape_and_type(archive, self._member) != (self.shape, self._as):
+                if _read_shape_and_type(archive, self._member) != (self.shape, self._stored_dtype):
                     raise UsageError(f"{_describe_source(self._source)} was changed: start again.")
                 with archive.open(self._member) as file:
                     yield file
@@ -167,7 +169,7 @@ def is_folder_of_arrays(path: Path) -> bool:
 
 
 def find_stored_arrays(
-    source: Source, wanted: Iterable[str]
+    source: ArraySource, wanted: Iterable[str]
 ) -> tuple[dict[str, StoredArray], list[str]]:
     """Return the wanted arrays of a file without reading them, and the names of all its arrays.
 
@@ -215,7 +217,7 @@ def _read_exactly(file: IO[bytes], many: int) -> bytes:
     return bytes(found)
 
 
-def _open_archive(source: Source) -> zipfile.ZipFile | _FolderArchive:
+def _open_archive(source: ArraySource) -> zipfile.ZipFile | _FolderArchive:
     if isinstance(source, Path) and source.is_dir():
         return _FolderArchive(source)
     return zipfile.ZipFile(io.BytesIO(source) if isinstance(source, bytes) else source)
@@ -256,12 +258,12 @@ def _read_header(file: IO[bytes]) -> io.BytesIO:
     return io.BytesIO(start + size + file.read(length))
 
 
-def _describe_source(source: Source) -> str:
+def _describe_source(source: ArraySource) -> str:
     """Return the subject of an error message about the file."""
     return "The file of arrays" if isinstance(source, bytes) else str(source)
 
 
-def _describe_fault(source: Source) -> str:
+def _describe_fault(source: ArraySource) -> str:
     """Return the predicate of an error message about a file that cannot be read."""
     if isinstance(source, bytes) or source.is_dir():
         return "is damaged"

@@ -56,9 +56,9 @@ class SmallConvNet(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.first = nn.Sequential(_block(3, 24), nn.MaxPool2d(2))
-        self.second = nn.Sequential(_block(24, 48), _block(48, 48))
-        self.third = nn.Sequential(nn.MaxPool2d(2), _block(48, 96), _block(96, 96))
+        self.first = nn.Sequential(_build_block(3, 24), nn.MaxPool2d(2))
+        self.second = nn.Sequential(_build_block(24, 48), _build_block(48, 48))
+        self.third = nn.Sequential(nn.MaxPool2d(2), _build_block(48, 96), _build_block(96, 96))
 
     def forward(self, x: Tensor) -> Tensor:
         """Compute the outputs, (batch, 3, height, width) to (batch, 1152)."""
@@ -68,13 +68,13 @@ class SmallConvNet(nn.Module):
         return torch.cat([pooled(middle, 4).flatten(1), pooled(last, 2).flatten(1)], dim=1)
 
 
-def _block(inputs: int, outputs: int) -> nn.Sequential:
+def _build_block(inputs: int, outputs: int) -> nn.Sequential:
     """Build a 3 x 3 convolution, batch normalisation and ReLU."""
     layer = nn.Conv2d(inputs, outputs, 3, padding=1, bias=False)
     return nn.Sequential(layer, nn.BatchNorm2d(outputs), nn.ReLU())
 
 
-def _torchvision_builder(name: str, head: str) -> Callable[[], nn.Module]:
+def _make_torchvision_builder(name: str, head: str) -> Callable[[], nn.Module]:
     """Return a function that builds a torchvision model without its output layers."""
 
     def build_module() -> nn.Module:
@@ -89,11 +89,11 @@ def _torchvision_builder(name: str, head: str) -> Callable[[], nn.Module]:
 
 MODULES: dict[str, tuple[Callable[[], nn.Module], int]] = {
     "small": (SmallConvNet, 1152),
-    "resnet18": (_torchvision_builder("resnet18", "fc"), 512),
-    "resnet34": (_torchvision_builder("resnet34", "fc"), 512),
-    "resnet50": (_torchvision_builder("resnet50", "fc"), 2048),
-    "mobilenet_v3_small": (_torchvision_builder("mobilenet_v3_small", "classifier"), 576),
-    "efficientnet_b0": (_torchvision_builder("efficientnet_b0", "classifier"), 1280),
+    "resnet18": (_make_torchvision_builder("resnet18", "fc"), 512),
+    "resnet34": (_make_torchvision_builder("resnet34", "fc"), 512),
+    "resnet50": (_make_torchvision_builder("resnet50", "fc"), 2048),
+    "mobilenet_v3_small": (_make_torchvision_builder("mobilenet_v3_small", "classifier"), 576),
+    "efficientnet_b0": (_make_torchvision_builder("efficientnet_b0", "classifier"), 1280),
 }
 """Function that builds each network, and the number of its outputs per image."""
 
@@ -219,7 +219,7 @@ class PublicBackbone(FrontEnd):
     def module(self, shape: Shape) -> nn.Module:
         return Backbone(shape, self.module_name, self.side)
 
-    def ready_module(self, shape: Shape) -> nn.Module:
+    def build_ready_module(self, shape: Shape) -> nn.Module:
         """Build the backbone with its weights, and with directions learned from synthetic images.
 
         Raises:
@@ -243,12 +243,12 @@ class CentredBackbone(CentredFrontEnd, PublicBackbone):
         return PublicBackbone(self.module_name, self.side, self.sha256)
 
 
-FRONT_END_CLASSES = {kind.name: kind for kind in (PublicBackbone, CentredBackbone)}
+BACKBONE_CLASSES = {kind.name: kind for kind in (PublicBackbone, CentredBackbone)}
 
 _WEIGHTS_PATHS: dict[str, Path] = {}
 """Path of each registered file of weights, by its hash."""
 
-REQUIRED_KEYS = {"weights", "module"}
+REQUIRED_BACKBONE_KEYS = {"weights", "module"}
 """Keys that the table of a backbone must have."""
 
 
@@ -263,8 +263,8 @@ def parse_backbone_table(table: Mapping[str, Any], folder: Path | None = None) -
         UsageError: The table has another key, the file is missing, or the weights do not fit the
             module.
     """
-    known = {*REQUIRED_KEYS, "side", "centred"}
-    if set(table) - known or not set(table) >= REQUIRED_KEYS:
+    known = {*REQUIRED_BACKBONE_KEYS, "side", "centred"}
+    if set(table) - known or not set(table) >= REQUIRED_BACKBONE_KEYS:
         raise UsageError(
             f"front_end has the keys {', '.join(map(str, table)) or '(none)'}: expected weights "
             "(a file) and module, and optionally side (pixels) and centred (true or false)."
@@ -286,14 +286,14 @@ def parse_backbone_table(table: Mapping[str, Any], folder: Path | None = None) -
 def parse_backbone_text(text: str) -> PublicBackbone | None:
     """Parse the string of a backbone's front end; None if it is not such a string."""
     name, *parts = text.split(":")
-    if name not in FRONT_END_CLASSES or len(parts) != 3:
+    if name not in BACKBONE_CLASSES or len(parts) != 3:
         return None
     module, side, sha256 = parts
     sides = ("0", *map(str, range(MIN_IMAGE_SIDE, MAX_IMAGE_SIDE + 1)))
     is_hash = len(sha256) == 64 and set(sha256) <= set(string.hexdigits.lower())
     if module not in MODULES or side not in sides or not is_hash:
         return None
-    return FRONT_END_CLASSES[name](module, int(side), sha256)
+    return BACKBONE_CLASSES[name](module, int(side), sha256)
 
 
 def _read_weights_file(path: Path) -> bytes:

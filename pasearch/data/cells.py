@@ -54,12 +54,12 @@ class CellFormat:
     Args:
         marks: Strings that mean a missing value. A number equal to one of them is missing too.
         form: Number format of the strings.
-        truth: Whether Boolean values are converted to the numbers 0 and 1.
+        accepts_booleans: Whether Boolean values are converted to the numbers 0 and 1.
     """
 
     marks: frozenset[str] = MISSING_MARKS
     form: NumberForm = PLAIN_NUMBER_FORM
-    truth: bool = False
+    accepts_booleans: bool = False
 
     def number(self, cell: object) -> float:
         """Convert a cell to a finite number, or to NaN; numeric missing marks are converted too."""
@@ -68,7 +68,9 @@ class CellFormat:
         text = convert_to_string(cell, self.marks)
         number = form.number(text)
         return (
-            BOOLEAN_NUMBERS.get(text or "", number) if self.truth and math.isnan(number) else number
+            BOOLEAN_NUMBERS.get(text or "", number)
+            if self.accepts_booleans and math.isnan(number)
+            else number
         )
 
     @property
@@ -122,36 +124,44 @@ def map_cells(function: Callable[[Any], MappedType], cells: ColumnCells) -> list
 
 
 def convert_to_strings(
-    cells: ColumnCells, reading: CellFormat = DEFAULT_CELL_FORMAT
+    cells: ColumnCells, cell_format: CellFormat = DEFAULT_CELL_FORMAT
 ) -> list[str | None]:
     """Convert cells to strings without surrounding space; None for missing values."""
-    return map_cells(lambda cell: convert_to_string(cell, reading.marks), cells)
+    return map_cells(lambda cell: convert_to_string(cell, cell_format.marks), cells)
 
 
-def count_strings(cells: ColumnCells, reading: CellFormat = DEFAULT_CELL_FORMAT) -> Counter[str]:
+def count_strings(
+    cells: ColumnCells, cell_format: CellFormat = DEFAULT_CELL_FORMAT
+) -> Counter[str]:
     """Return the number of cells with each string, without missing values."""
     if not isinstance(cells, TextColumn):
-        return Counter(text for text in convert_to_strings(cells, reading) if text is not None)
+        return Counter(text for text in convert_to_strings(cells, cell_format) if text is not None)
     counts: Counter[str] = Counter()
     texts, indices = cells.distinct()
     for cell, times in zip(texts, np.bincount(indices).tolist(), strict=False):
-        if times and (text := convert_to_string(cell, reading.marks)) is not None:
+        if times and (text := convert_to_string(cell, cell_format.marks)) is not None:
             counts[text] += times
     return counts
 
 
-def convert_to_numbers(cells: ColumnCells, reading: CellFormat = DEFAULT_CELL_FORMAT) -> np.ndarray:
+def convert_to_numbers(
+    cells: ColumnCells, cell_format: CellFormat = DEFAULT_CELL_FORMAT
+) -> np.ndarray:
     """Convert cells to numbers, float64, (cells,); NaN if a cell is not a finite number."""
-    absent = reading.missing_numbers
+    absent = cell_format.missing_numbers
     if isinstance(cells, TextColumn):
-        numbers = cells.numbers(reading.number, plain=reading.form.has_decimal_point)
+        numbers = cells.convert_to_floats(
+            cell_format.number, plain=cell_format.form.has_decimal_point
+        )
     else:
         cells = np.asarray(cells)
         with np.errstate(all="ignore"):
             if cells.dtype.kind in "iufb":
                 numbers = cells.astype(np.float64)
             else:
-                numbers = np.array([reading.number(cell) for cell in cells.tolist()], np.float64)
+                numbers = np.array(
+                    [cell_format.number(cell) for cell in cells.tolist()], np.float64
+                )
             numbers = np.where(np.isfinite(numbers), numbers, np.nan)
     return np.where(np.isin(numbers, absent), np.nan, numbers) if absent else numbers
 
@@ -170,7 +180,7 @@ def convert_to_string(cell: object, marks: frozenset[str] = MISSING_MARKS) -> st
         return None
     try:
         # `str.strip` converts an instance of a subclass, whose methods could raise, to `str`.
-        text = str.strip(cell if isinstance(cell, str) else _spell_cell(cell))
+        text = str.strip(cell if isinstance(cell, str) else _convert_to_plain_string(cell))
         if not text.isascii():
             text.encode()
             text = normalize_unicode(text)
@@ -184,7 +194,7 @@ def normalize_unicode(text: str) -> str:
     return unicodedata.normalize("NFC", text)
 
 
-def _spell_cell(cell: object) -> str:
+def _convert_to_plain_string(cell: object) -> str:
     """Convert a cell that is not a string to a string; integers and equal floats become alike."""
     if isinstance(cell, bytes):
         return cell.decode()

@@ -79,13 +79,13 @@ MAX_BINS = 10_000
 MAX_DECLARED_VALUES = 100_000
 """Maximum number of categories of a column, or of words in a vocabulary: each is a feature."""
 
-TRUTH_SPELLINGS = (("False", "false", "FALSE", "0"), ("True", "true", "TRUE", "1"))
+BOOLEAN_SPELLINGS = (("False", "false", "FALSE", "0"), ("True", "true", "TRUE", "1"))
 """Spellings of false and true; a column of two categories may declare any of them."""
 
 MAX_YEAR_CATEGORIES = 30
 """Maximum number of years that are encoded as categories; more are encoded as a number."""
 
-READING_KEYS = ("missing", "decimal", "thousands")
+NOTATION_KEYS = ("missing", "decimal", "thousands")
 """Keys that declare the notation of cells, for one column or for the whole table."""
 
 KEYS_BY_KIND = {
@@ -98,7 +98,7 @@ KEYS_BY_KIND = {
 
 COLUMN_KEYS = (
     "kind", "low", "high", "bins", "units", "categories", "case", "vocabulary", "lower", "upper",
-    "format", "parts", *READING_KEYS,
+    "format", "parts", *NOTATION_KEYS,
 )  # fmt: skip
 
 
@@ -161,7 +161,7 @@ class Column:
         for key in ("bins", "categories", "vocabulary", "parts", "missing"):
             self._set(key, convert_to_plain_list(getattr(self, key)))
         self._set("kind", self._checked_kind())
-        self._check_reading()
+        self._check_notation()
         if self.kind == "number":
             if self.low is not None or self.high is not None:
                 if (bounds := parse_bounds(self.low, self.high)) is None:
@@ -199,7 +199,7 @@ class Column:
             )
         return kind
 
-    def _check_reading(self) -> None:
+    def _check_notation(self) -> None:
         """Check and convert the notation of cells: units, decimal mark and missing marks."""
         if self.units is not None:
             given = self.units.items() if isinstance(self.units, Mapping) else self.units
@@ -340,7 +340,7 @@ class Column:
         return self.categories is not None if self.kind == "category" else self.kind is not None
 
     @property
-    def reading(self) -> CellFormat:
+    def cell_format(self) -> CellFormat:
         """Rules by which cells are parsed."""
         usual = DEFAULT_MISSING_MARKS
         if self.categories:
@@ -348,15 +348,15 @@ class Column:
             usual = frozenset(mark for mark in usual if self._fold_case(mark) not in named)
         marks = MISSING_MARKS | usual | frozenset(self.missing or ())
         form = build_number_form(self.decimal, self.thousands, self.units)
-        return CellFormat(marks, form, truth=self.kind == "number")
+        return CellFormat(marks, form, accepts_booleans=self.kind == "number")
 
-    def read_as(self, usual: Mapping[str, Any]) -> Column:
+    def with_table_notation(self, usual: Mapping[str, Any]) -> Column:
         """Return the column with notation that it does not declare taken from the table.
 
         Args:
-            usual: Notation declared for the table, by key (`READING_KEYS`).
+            usual: Notation declared for the table, by key (`NOTATION_KEYS`).
         """
-        own = {key: getattr(self, key) for key in READING_KEYS}
+        own = {key: getattr(self, key) for key in NOTATION_KEYS}
         if own["decimal"] is None and own["thousands"] is None:
             own |= {key: usual.get(key) for key in ("decimal", "thousands")}
         if own["missing"] is None:
@@ -482,18 +482,18 @@ class Column:
 
     def parse_days(self, cells: ColumnCells) -> np.ndarray:
         """Parse dates as days since 1970-01-01, float64, (rows,); NaN if missing."""
-        marks = self.reading.marks
+        marks = self.cell_format.marks
         days = map_cells(
             lambda cell: dates.parse_days(convert_to_string(cell, marks), self.format), cells
         )
         return np.array(days, np.float64)
 
     def map_categories(self) -> dict[str, int]:
-        """Map each `comparison_key` to its category's index; of k, k + 1 is missing."""
+        """Return the category index of each `comparison_key`; of k categories, k + 1 is missing."""
         key = self.comparison_key
         places = {key(name): i for i, name in enumerate(require_known(self.categories))}
         missing = len(places) + 1
-        spellings = [set(map(key, same)) for same in TRUTH_SPELLINGS]
+        spellings = [set(map(key, same)) for same in BOOLEAN_SPELLINGS]
         if all(len(same & places.keys()) == 1 for same in spellings):
             # In a column of two truth values, True and 1 are the same category, as in Python.
             for same in spellings:
@@ -516,14 +516,14 @@ class Column:
     def count_categories(self, cells: ColumnCells) -> Counter[str]:
         """Count the cells of each category, by its `comparison_key`, without missing cells."""
         marks, counts = self._mark_keys, Counter[str]()
-        for text, times in count_strings(cells, self.reading).items():
+        for text, times in count_strings(cells, self.cell_format).items():
             if (key := self.comparison_key(text)) not in marks:
                 counts[key] += times
         return counts
 
     @property
     def _mark_keys(self) -> frozenset[str]:
-        return frozenset(map(self.comparison_key, self.reading.marks))
+        return frozenset(map(self.comparison_key, self.cell_format.marks))
 
     def _encode(self, cells: ColumnCells, out: np.ndarray) -> None:
         """Write the features of cells of a column that is not a date into `out`."""
@@ -539,7 +539,7 @@ class Column:
             out[rows, self.encode_categories(cells)] = 1.0
         elif self.kind == "text":
             places = {word: i for i, word in enumerate(require_known(self.vocabulary))}
-            for row, text in zip(out, convert_to_strings(cells, self.reading), strict=True):
+            for row, text in zip(out, convert_to_strings(cells, self.cell_format), strict=True):
                 row[-1] = text is None
                 for word in WORD_PATTERN.findall((text or "").lower()):
                     if word in places:
@@ -553,7 +553,7 @@ class Column:
     def _clamp_numbers(self, cells: ColumnCells) -> tuple[np.ndarray, np.ndarray]:
         """Return numbers clamped to the bounds, low if missing, and whether each is known."""
         low, high = require_known(self.low), require_known(self.high)
-        values = convert_to_numbers(cells, self.reading)
+        values = convert_to_numbers(cells, self.cell_format)
         known = np.isfinite(values)
         return np.clip(np.where(known, values, low), low, high), known
 

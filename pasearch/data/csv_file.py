@@ -40,7 +40,7 @@ from pasearch.data.lines import (
     read_blocks,
     read_header,
     read_lines,
-    start_without_header,
+    read_start_without_header,
 )
 from pasearch.data.numbers import PLAIN_NUMBER_FORM
 from pasearch.data.partitions import Dataset
@@ -107,7 +107,7 @@ def describe_other_suffix(suffix: str) -> str:
 
 
 @contextmanager
-def open_unpacked(path: Path) -> Iterator[BinaryIO]:
+def open_decompressed(path: Path) -> Iterator[BinaryIO]:
     """Open a file, and decompress it while it is read if its suffix is in `COMPRESSION_SUFFIXES`.
 
     Raises:
@@ -349,7 +349,7 @@ class CsvReader:
             yield row if isinstance(row, list) and len(row) == len(self.header) else None
 
 
-def describe_widths(path: Path, schema: TableSchema) -> str:
+def describe_row_widths(path: Path, schema: TableSchema) -> str:
     """Describe how many cells the rows of a file have, if no row fits the header.
 
     Only for `pasearch check`, because the description is private.
@@ -372,12 +372,12 @@ def _suggest_separator(path: Path, form: TableFormat) -> str:
     """Return advice for a file whose rows do not fit its header, such as another separator."""
     with open_csv(path, form) as file:
         used, width = file.form, len(file.header)
-        lines = used.lines(next(read_blocks(file.file, file.start, width=width)))[
+        lines = used.split_lines(next(read_blocks(file.file, file.start, width=width)))[
             :MAX_INSPECTED_ROWS
         ]
     for each in SEPARATORS + OTHER_SEPARATORS:
         own = replace(used, separator=each)
-        widths = [len(row) for row in map(own.row, lines) if isinstance(row, list)]
+        widths = [len(row) for row in map(own.parse_row, lines) if isinstance(row, list)]
         wanted = width if form.columns else len(_read_first_cells(path, form, each))
         if wanted > 1 and 2 * widths.count(wanted) > len(lines):
             name = next((name for name, known in SEPARATOR_NAMES.items() if known == each), each)
@@ -411,7 +411,9 @@ def open_csv(path: Path, form: TableFormat) -> Iterator[CsvReader]:
             else:
                 tabs = ".tsv" in [suffix.lower() for suffix in path.suffixes]
                 separator = form.separator or ("\t" if tabs else None)
-                lines, start = start_without_header(file, quotes=form.quotes, separator=separator)
+                lines, start = read_start_without_header(
+                    file, quotes=form.quotes, separator=separator
+                )
                 header = list(form.columns)
             yield CsvReader(
                 path=path, header=header, form=lines, file=file, start=start,
@@ -433,7 +435,7 @@ def _open_table_file(path: Path) -> Iterator[BinaryIO]:
             f"{path} is not there: expected a CSV file with a header.{suggest_file(path)}"
         )
     refuse_spreadsheet(path)
-    with open_unpacked(path) as file:
+    with open_decompressed(path) as file:
         yield file
 
 

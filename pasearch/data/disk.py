@@ -35,7 +35,7 @@ import numpy as np
 from pasearch.data.arrays import BLOCK_BYTES, StoredArray
 from pasearch.data.front_ends import FittedFrontEnd, FrontEnd, Raw
 from pasearch.data.parquet_files import LargeColumn, LargeTable
-from pasearch.data.rows import CompactRows, ComputedRows, Rows, pack_table, packed_type
+from pasearch.data.rows import CompactRows, ComputedRows, Rows, make_packed_type, pack_table
 from pasearch.data.schema import Schema
 from pasearch.data.tables import AnySchema, TableSchema
 from pasearch.errors import UsageError
@@ -56,7 +56,7 @@ Labels = tuple[np.ndarray, np.ndarray]
 """Targets y, and a mask of the records that are not null."""
 
 
-def is_large(features: object) -> bool:
+def stays_on_disk(features: object) -> bool:
     """Whether records stay on disk: it depends on the type and shape of `features` only."""
     in_file = isinstance(features, StoredArray | np.memmap)
     return isinstance(features, LargeTable) or (
@@ -88,7 +88,7 @@ def compute_record_bytes(
         for column in schema.columns
         for piece in (column.pieces if column.is_declared else (column,))
     )
-    return packed_type(math.prod(shape), numbers).itemsize + behind
+    return make_packed_type(math.prod(shape), numbers).itemsize + behind
 
 
 def count_stored_numbers(front: FrontEnd, shape: tuple[int, ...]) -> int:
@@ -253,7 +253,7 @@ class DiskRecords:
             valid = np.empty(n, bool)
             is_table = isinstance(self.schema, TableSchema)
             blocks = (self._encode_table if is_table else self._encode_array)(y, valid)
-            self._file = write_ordered(self._own / "encoded", blocks, order)
+            self._file = write_in_order(self._own / "encoded", blocks, order)
             self._labels = (y, valid) if order is None else (y[order], valid[order])
         return self._file
 
@@ -304,7 +304,7 @@ class DiskRecords:
                 flat = np.ascontiguousarray(made.reshape(len(made), -1))
                 yield flat.view([("x", np.float32, (many,))])[:, 0]
 
-        return write_ordered(self._own / f"made-{len(self._made)}", blocks(), None)
+        return write_in_order(self._own / f"made-{len(self._made)}", blocks(), None)
 
 
 def iterate_blocks(features: Any) -> Iterator[np.ndarray]:
@@ -317,7 +317,7 @@ def iterate_blocks(features: Any) -> Iterator[np.ndarray]:
         yield np.array(features[start : start + step])
 
 
-def write_ordered(path: Path, blocks: Iterator[np.ndarray], order: np.ndarray | None) -> np.memmap:
+def write_in_order(path: Path, blocks: Iterator[np.ndarray], order: np.ndarray | None) -> np.memmap:
     """Write rows to a file in a given order, and return the file memory-mapped.
 
     The file is divided into ranges. Each row is first written to the bucket of its range; then each

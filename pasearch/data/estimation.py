@@ -163,7 +163,7 @@ class SchemaEstimate:
         flat = features.reshape(len(features), -1)
         ends = (flat.min(axis=1), flat.max(axis=1))
         usable = np.isfinite(ends[0]) & np.isfinite(ends[1])
-        half = NumberBounds(noise_multiplier=self._item_noise(0.5))
+        half = NumberBounds(noise_multiplier=self._compute_part_noise(0.5))
         minima, maxima = (
             half.release(each[usable], stream.child(side)) for side, each in enumerate(ends)
         )
@@ -175,11 +175,11 @@ class SchemaEstimate:
         self, column: Column, cells: ColumnCells, is_class: bool, target: bool, stream: Stream
     ) -> Column:
         """Estimate the undeclared kind, bounds, bins or categories of a column privately."""
-        kind, share, numbers = column.kind, 1.0, convert_to_numbers(cells, column.reading)
+        kind, share, numbers = column.kind, 1.0, convert_to_numbers(cells, column.cell_format)
         if kind is None and is_class:
             kind = "category"
         elif kind is None:  # a noisy count tests whether most cells are numbers
-            mechanism = GaussianSum(noise_multiplier=self._item_noise(KIND_TEST_FRACTION))
+            mechanism = GaussianSum(noise_multiplier=self._compute_part_noise(KIND_TEST_FRACTION))
             count = np.array([np.count_nonzero(np.isfinite(numbers))], np.float64)
             noisy = mechanism.release(count, stream.child("kind"))
             kind = "number" if noisy[0] > len(numbers) / 2 else "category"
@@ -187,23 +187,23 @@ class SchemaEstimate:
         if kind == "number":
             own = stream.child("bounds")
             if target or not column.has_undeclared_edges:
-                mechanism = NumberBounds(noise_multiplier=self._item_noise(share))
+                mechanism = NumberBounds(noise_multiplier=self._compute_part_noise(share))
                 low, high = mechanism.release(numbers, own)
                 return replace(column, kind=kind, low=low, high=high)
-            binned = NumberBins(noise_multiplier=self._item_noise(share), most=DEFAULT_BINS)
+            binned = NumberBins(noise_multiplier=self._compute_part_noise(share), most=DEFAULT_BINS)
             low, high, edges = binned.release(numbers, own, column.bounds)
             return replace(column, kind=kind, low=low, high=high, bins=edges)
         counts = column.count_categories(cells)
         found = self._make_category_mechanism(share).release(counts, stream.child("categories"))
         return replace(column, kind="category", categories=tuple(found))
 
-    def _item_noise(self, share: float) -> float:
+    def _compute_part_noise(self, share: float) -> float:
         """Return the noise multiplier of a part with this share of the item's 1 / sigma^2."""
         return self.noise_multiplier / math.sqrt(share)
 
     def _make_category_mechanism(self, share: float) -> CategoryCounts:
         """Make the mechanism for categories with this share of the item's 1 / sigma^2."""
-        noise = self._item_noise(share)
+        noise = self._compute_part_noise(share)
         return CategoryCounts(noise_multiplier=noise, delta=self.delta, most=self.most)
 
     def to_json(self) -> dict[str, Any]:
@@ -253,7 +253,7 @@ def _read_column(
     column: Column, cells: ColumnCells, most: int, is_class: bool, target: bool
 ) -> Column:
     """Read the undeclared kind, bounds, bins or categories of a column exactly from its cells."""
-    numbers, kind = convert_to_numbers(cells, column.reading), column.kind
+    numbers, kind = convert_to_numbers(cells, column.cell_format), column.kind
     if kind is None:
         many = np.isfinite(numbers).sum() > len(cells) / 2
         kind = "number" if many and not is_class else "category"

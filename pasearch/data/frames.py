@@ -74,7 +74,7 @@ def build_frame_columns(
         given = dict(declared.get(name, {}))
         # A declaration of the kind takes precedence over the type.
         if not KIND_KEYS & set(given):
-            if kind == "truth":
+            if kind == "bool":
                 given |= {"categories": list(BOOLEAN_CATEGORIES), "case": False}
             if kind == "category" and categories_are_public:
                 given["categories"] = [convert_to_string(each) or "" for each in dtype.categories]
@@ -218,11 +218,11 @@ def _infer_arrow_kind(kind: Any) -> tuple[str | None, list[object] | None]:
 def infer_kind(dtype: Any) -> str | None:
     """Infer the kind of a column from its type; None if the type does not determine it.
 
-    The kinds are "number", "truth" (Boolean), "category" and "date".
+    The kinds are "number", "bool", "category" and "date".
     """
     if type(dtype).__name__ == "CategoricalDtype":
         return "category"
     kind = getattr(dtype, "kind", "O")
     if kind in "iuf":
         return "number"
-    return {"b": "truth", "M": "date"}.get(kind)
+    return {"b": "bool", "M": "date"}.get(kind)

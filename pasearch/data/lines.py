@@ -19,9 +19,9 @@ must end in its line. A line feed in a cell therefore makes two rows, of which t
 A space as separator means any run of spaces and tabs. Spaces and tabs at the ends of a line are
 removed.
 
-Two parsers give the same cells. `LineForm.row` parses one line by module `csv`. pyarrow parses
-many lines at once, but only *ordinary* lines, which the separators alone divide into cells. An
-ordinary line is UTF-8, has more than one byte and no NUL, does not begin with a byte order mark,
+Two parsers give the same cells. `LineForm.parse_row` parses one line by module `csv`. pyarrow
+parses many lines at once, but only *ordinary* lines, which the separators alone divide into cells.
+An ordinary line is UTF-8, has more than one byte and no NUL, does not begin with a byte order mark,
 has no carriage return except right before its end, and has quotation marks only at the ends of
 cells. The bytes of a line and the number of columns determine which parser is used, so no line
 changes another. `tests/data/test_blocks.py` compares the parsers.
@@ -133,14 +133,14 @@ class LineForm:
     quotes: bool = True
     separator: str = ","
 
-    def lines(self, block: bytes) -> list[bytes]:
+    def split_lines(self, block: bytes) -> list[bytes]:
         """Split a block into lines without their ends."""
         lines = block.split(b"\n")
         if not lines[-1]:
             lines.pop()
         return [line.removesuffix(b"\r") for line in lines]
 
-    def row(self, line: bytes) -> list[str] | Fault:
+    def parse_row(self, line: bytes) -> list[str] | Fault:
         """Return the cells of a line, or its fault.
 
         Guarantee: no line raises an error.
@@ -178,7 +178,7 @@ class LineForm:
             start: Bytes to put before the first line.
         """
         for block in read_blocks(file, start):
-            yield from map(self.row, self.lines(block))
+            yield from map(self.parse_row, self.split_lines(block))
 
 
 def read_lines(
@@ -193,7 +193,7 @@ def read_lines(
 
     Returns:
         The columns, and the index in `FAULTS` of each line's fault, uint8, (rows,). Cells are those
-        of `LineForm.row`, or None in every column if the line has a fault.
+        of `LineForm.parse_row`, or None in every column if the line has a fault.
 
     Cost: time and memory linear in the bytes.
     """
@@ -215,19 +215,19 @@ def _parse_block(form: LineForm, block: bytes, width: int) -> tuple[Iterator[Any
     if not block.endswith(b"\n"):
         ends = np.append(ends, len(body))
     starts = np.concatenate([[0], ends[:-1] + 1])
-    is_ordinary = _find_ordinary(form, block, body, starts, ends)
+    is_ordinary = _find_ordinary_lines(form, block, body, starts, ends)
     ordinary: list[Any] = []
     if is_ordinary.any():
         sizes = np.minimum(ends + 1, len(body)) - starts
         some = block if is_ordinary.all() else body[np.repeat(is_ordinary, sizes)].tobytes()
-        ordinary, wrong = _parse_ordinary(form, some, width)
+        ordinary, wrong = _parse_ordinary_lines(form, some, width)
         is_ordinary[np.flatnonzero(is_ordinary)[wrong]] = False
     faults, others = np.zeros(len(ends), np.uint8), np.flatnonzero(~is_ordinary)
     if not len(others):
         return iter(ordinary), faults
     rows: list[list[str | None]] = []
     for line in others.tolist():
-        row = form.row(block[starts[line] : ends[line]].removesuffix(b"\r"))
+        row = form.parse_row(block[starts[line] : ends[line]].removesuffix(b"\r"))
         if isinstance(row, list) and len(row) != width:
             row = Fault.WIDTH
         faults[line] = FAULTS.index(row) if isinstance(row, Fault) else 0
@@ -239,7 +239,7 @@ def _parse_block(form: LineForm, block: bytes, width: int) -> tuple[Iterator[Any
     ), faults
 
 
-def _parse_ordinary(form: LineForm, block: bytes, width: int) -> tuple[list[Any], list[int]]:
+def _parse_ordinary_lines(form: LineForm, block: bytes, width: int) -> tuple[list[Any], list[int]]:
     """Parse ordinary lines by pyarrow.
 
     Returns the columns without the lines that have another number of cells, and the indices of
@@ -273,7 +273,7 @@ def _parse_ordinary(form: LineForm, block: bytes, width: int) -> tuple[list[Any]
     return [column.combine_chunks() for column in table.columns], wrong
 
 
-def _find_ordinary(
+def _find_ordinary_lines(
     form: LineForm, block: bytes, body: np.ndarray, starts: np.ndarray, ends: np.ndarray
 ) -> np.ndarray:
     """Return whether each line is ordinary (see the module), bool, (lines,).
@@ -396,18 +396,18 @@ def read_header(
         raise HeaderTooLongError
     form = max(
         (LineForm(quotes=quotes, separator=each) for each in separator or SEPARATORS),
-        key=lambda form: 0 if isinstance(row := form.row(line), Fault) else len(row),
+        key=lambda form: 0 if isinstance(row := form.parse_row(line), Fault) else len(row),
     )
-    row, blanks = form.row(line), LineForm(quotes=quotes, separator=BLANK_SEPARATOR)
+    row, blanks = form.parse_row(line), LineForm(quotes=quotes, separator=BLANK_SEPARATOR)
     if separator is None and not isinstance(row, Fault) and len(row) == 1:
-        cells = blanks.row(line)
+        cells = blanks.parse_row(line)
         known = not isinstance(cells, Fault) and bool(names) and names <= set(cells)
         if known or ALIGNED_HEADER.search(row[0].strip()):
             return blanks, cells
     return form, row
 
 
-def start_without_header(
+def read_start_without_header(
     file: BinaryIO, *, quotes: bool, separator: str | None = None
 ) -> tuple[LineForm, bytes]:
     """Return the format of a file's lines if it has no header, and the bytes that were read.

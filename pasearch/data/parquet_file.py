@@ -101,7 +101,7 @@ class ParquetFile(Source):
         files = ParquetFiles.of(path)
         wanted = {column.name for column in schema.columns if column.kind != "ignore"}
         found = [name for name in files.names if name in wanted]
-        files.check_plain(found)
+        files.check_not_nested(found)
         return select_columns(schema, dict(zip(found, files.columns(found), strict=True)), path)
 
 
@@ -150,5 +150,5 @@ def _fit_schema(
     fitted = replace(fitted, quotes=True, order=(), separator=None)
     ignored = {column.name for column in fitted.columns if column.kind == "ignore"}
     read = [name for name in files.names if name not in ignored]
-    files.check_plain(read)
+    files.check_not_nested(read)
     return fitted, read

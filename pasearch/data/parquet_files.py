@@ -134,12 +134,12 @@ class ParquetFiles:
         """Return the number of rows."""
         return sum(self.counts)
 
-    def check_plain(self, names: Sequence[str]) -> None:
+    def check_not_nested(self, names: Sequence[str]) -> None:
         """Raise UsageError if a column contains lists or other nested values."""
         import pyarrow.types as types
 
         for name in names:
-            if types.is_nested(_plain_type(kind := self.types[name])):
+            if types.is_nested(_unwrap_type(kind := self.types[name])):
                 raise UsageError(
                     f"{self.paths[0]}: column {name!r} has type {kind}: expected numbers, strings "
                     "or dates. Split it into columns, remove it, or ignore it in a schema."
@@ -171,7 +171,7 @@ class ParquetFiles:
         back[by_place] = np.arange(len(by_place))
         return _build_column(found)[back]
 
-    def feed(self, digest: Any) -> None:
+    def update_digest(self, digest: Any) -> None:
         """Add every byte of the files to a fingerprint."""
         for path, mark in zip(self.paths, self._marks, strict=True):
             digest.update(repr(mark[0]).encode())
@@ -185,7 +185,7 @@ class ParquetFiles:
             with _require_unchanged(path, mark), open_parquet(path) as (file, places):
                 own = [file.schema_arrow.names[places[name]] for name in names]
                 for batch in file.iter_batches(batch_size=BLOCK_ROWS, columns=own):
-                    yield [_plain_array(batch.column(name)) for name in own]
+                    yield [_unwrap_array(batch.column(name)) for name in own]
 
 
 def _check_same_form(path: Path, own: tuple[Any, Any], form: tuple[Path, Any, Any]) -> None:
@@ -261,24 +261,24 @@ def open_parquet(path: Path) -> Iterator[tuple[Any, dict[str, int]]]:
         ) from None
 
 
-def _plain_type(kind: Any) -> Any:
+def _unwrap_type(kind: Any) -> Any:
     """Return the type of a column's values, without dictionary or extension type."""
     import pyarrow as pa
 
     if isinstance(kind, pa.BaseExtensionType):
-        return _plain_type(kind.storage_type)
-    return _plain_type(kind.value_type) if pa.types.is_dictionary(kind) else kind
+        return _unwrap_type(kind.storage_type)
+    return _unwrap_type(kind.value_type) if pa.types.is_dictionary(kind) else kind
 
 
-def _plain_array(array: Any) -> Any:
+def _unwrap_array(array: Any) -> Any:
     """Convert an array to a plain type; strings become bytes, because they may be invalid UTF-8."""
     import pyarrow as pa
     from pyarrow import types
 
     if isinstance(array, pa.ExtensionArray):
-        return _plain_array(array.storage)
+        return _unwrap_array(array.storage)
     if types.is_dictionary(array.type):
-        return _plain_array(array.dictionary_decode())
+        return _unwrap_array(array.dictionary_decode())
     if types.is_string_view(array.type):
         array = array.cast(pa.binary_view())
     kinds = (
@@ -363,12 +363,14 @@ class NumberColumn(TextColumn):
         found[~self.missing] = 1 + indices.ravel()
         return ["", *(convert_to_string(value) or "" for value in values.tolist())], found
 
-    def numbers(self, function: Callable[[str | None], float], *, plain: bool = True) -> np.ndarray:
+    def convert_to_floats(
+        self, function: Callable[[str | None], float], *, plain: bool = True
+    ) -> np.ndarray:
         """Return the cells as float64, (rows,), NaN if missing; both arguments are ignored."""
         values = self.values.astype(np.float64)
         return np.where(self.missing | ~np.isfinite(values), np.nan, values)
 
-    def feed(self, digest: Any) -> None:
+    def update_digest(self, digest: Any) -> None:
         digest.update(repr((len(self), self.values.dtype.str)).encode())
         for each in (self.values, self.missing):
             digest.update(np.ascontiguousarray(each).data)
@@ -416,10 +418,10 @@ class LargeTable:
             own = dict(zip(read, found, strict=True))
             yield TextTable(cells=tuple(own.get(name, nothing) for name in self.names)), labels
 
-    def feed(self, digest: Any) -> None:
+    def update_digest(self, digest: Any) -> None:
         """Add the files to a fingerprint."""
         digest.update(repr(self.names).encode())
-        self.files.feed(digest)
+        self.files.update_digest(digest)
 
     def __repr__(self) -> str:
         """Show the shape, never a value."""
@@ -457,6 +459,6 @@ class LargeColumn:
         slots = np.arange(len(self)) if self.slots is None else self.slots
         return self.files.column(self.name, slots[where])
 
-    def feed(self, digest: Any) -> None:
+    def update_digest(self, digest: Any) -> None:
         """Add the name to a fingerprint; the table adds the content."""
         digest.update(self.name.encode())

@@ -32,7 +32,13 @@ from pasearch.data import rows
 from pasearch.data.arrays import StoredArray
 from pasearch.data.cache import transform_records
 from pasearch.data.cells import ColumnCells, TableCells
-from pasearch.data.disk import DiskRecords, check_disk_space, is_large, iterate_blocks, save_rows
+from pasearch.data.disk import (
+    DiskRecords,
+    check_disk_space,
+    iterate_blocks,
+    save_rows,
+    stays_on_disk,
+)
 from pasearch.data.front_ends import FittedFrontEnd, FrontEnd, Raw
 from pasearch.data.parquet_files import LargeColumn, LargeTable
 from pasearch.data.rows import CompactRows, Rows, pack_table, select_rows
@@ -92,13 +98,13 @@ class Records:
             yield replace(self, x=self.x[part], y=self.y[part], valid=self.valid[part])
 
     def write(self, folder: Path) -> None:
-        """Write the records to files in an empty folder, which `mapped` reads."""
+        """Write the records to files in an empty folder, which `map_files` reads."""
         for name in ("x", "y", "valid"):
             values, path = getattr(self, name), folder / f"{name}.npy"
             save_rows(path, values) if isinstance(values, Rows) else np.save(path, values.numpy())
 
     @classmethod
-    def mapped(cls, folder: Path, *, public: bool) -> Records:
+    def map_files(cls, folder: Path, *, public: bool) -> Records:
         """Return records that `write` wrote, memory-mapped.
 
         Processes share the pages in memory; changes are never written to the files.
@@ -115,13 +121,13 @@ class Records:
 AnyTable = TextTable | TextColumn | LargeTable | LargeColumn
 
 
-class Sealed:
+class SealedArray:
     """Array with public metadata, whose values only an open partition can read."""
 
     __slots__ = ("_held",)
 
-    def __init__(self, array: np.ndarray | StoredArray | AnyTable | Sealed):
-        self._held: Any = array._held if isinstance(array, Sealed) else array
+    def __init__(self, array: np.ndarray | StoredArray | AnyTable | SealedArray):
+        self._held: Any = array._held if isinstance(array, SealedArray) else array
 
     @property
     def _array(self) -> Any:
@@ -144,7 +150,7 @@ class Sealed:
 
     def __repr__(self) -> str:
         """Show the metadata, never a value."""
-        return f"Sealed({self.dtype}, {self.shape})"
+        return f"SealedArray({self.dtype}, {self.shape})"
 
 
 OpenedT = TypeVar("OpenedT")
@@ -264,7 +270,7 @@ class PartitionCells(_PartitionView[tuple[TableCells, ColumnCells]]):
 
     def _read_records(self) -> tuple[TableCells, ColumnCells]:
         arrays = self._dataset.features, self._dataset.labels
-        features, labels = (Sealed(each)._array[self._slots] for each in arrays)
+        features, labels = (SealedArray(each)._array[self._slots] for each in arrays)
         return features, labels
 
 
@@ -274,7 +280,7 @@ class PartitionLabels(_PartitionView[ColumnCells]):
     __slots__ = ()
 
     def _read_records(self) -> ColumnCells:
-        return Sealed(self._dataset.labels)._array[self._slots]
+        return SealedArray(self._dataset.labels)._array[self._slots]
 
 
 def _check_public(dataset: Dataset) -> None:
@@ -307,8 +313,8 @@ class Dataset:
 
     name: str
     schema: AnySchema
-    features: Sealed | StoredArray | TableCells | LargeTable
-    labels: Sealed | StoredArray | ColumnCells | LargeColumn
+    features: SealedArray | StoredArray | TableCells | LargeTable
+    labels: SealedArray | StoredArray | ColumnCells | LargeColumn
     public: bool = False
     official_test: int = 0
     cache: Path | None = None
@@ -325,7 +331,7 @@ class Dataset:
     _disk: dict[bool, DiskRecords] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        self.features, self.labels = Sealed(self.features), Sealed(self.labels)
+        self.features, self.labels = SealedArray(self.features), SealedArray(self.labels)
         self.schema.check_arrays(self.name, self.features, self.labels)
         if type(self.public) is not bool:
             raise UsageError(
@@ -386,7 +392,7 @@ class Dataset:
         Args:
             complete: Function (schema, features, labels) that returns the complete schema.
         """
-        features, labels = (Sealed(each)._array for each in (self.features, self.labels))
+        features, labels = (SealedArray(each)._array for each in (self.features, self.labels))
         return replace(self, schema=complete(self.schema, features, labels))
 
     def __getitem__(self, name: str) -> Partition:
@@ -408,16 +414,16 @@ class Dataset:
 
         It must not be released, because it shows whether two data sets are equal.
         """
-        arrays = [Sealed(each) for each in (self.features, self.labels)]
+        arrays = [SealedArray(each) for each in (self.features, self.labels)]
         digest = hashlib.sha256(repr([(each.shape, each.dtype.str) for each in arrays]).encode())
         for sealed in arrays:
-            if is_large(each := sealed._held) and not isinstance(each, LargeTable):
+            if stays_on_disk(each := sealed._held) and not isinstance(each, LargeTable):
                 for block in iterate_blocks(each):
                     digest.update(np.ascontiguousarray(block).data)
                 continue
             each = sealed._array
             if isinstance(each, AnyTable):
-                each.feed(digest)
+                each.update_digest(digest)
             elif each.dtype.kind == "O":
                 for cell in each.ravel():
                     try:
@@ -432,7 +438,7 @@ class Dataset:
 
     def _encode_features(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return features in [0, 1], float32, (records, *shape), and a mask of usable records."""
-        features = Sealed(self.features)._array
+        features = SealedArray(self.features)._array
         x = np.zeros((len(indices), *self.schema.shape), np.float32)
         usable = np.ones(len(indices), bool)
         for start in range(0, len(indices), ENCODING_BLOCK_RECORDS):
@@ -472,8 +478,8 @@ class Dataset:
         is_many = len(indices) * math.prod(self.schema.shape) > rows.MAX_TENSOR_NUMBERS
         if name and is_raw and is_many and isinstance(self.schema, TableSchema):
             if name not in self._packed:
-                y, valid = self.schema.encode_labels(Sealed(self.labels)._array[indices])
-                features = Sealed(self.features)._array
+                y, valid = self.schema.encode_labels(SealedArray(self.labels)._array[indices])
+                features = SealedArray(self.features)._array
                 kept = pack_table(self.schema, lambda part: features[indices[part]], valid)
                 y[~valid] = 0
                 self._packed[name] = Records(
@@ -481,7 +487,7 @@ class Dataset:
                     valid=torch.from_numpy(valid), public=self.public,
                 )  # fmt: skip
             return self._packed[name]
-        y, labelled = self.schema.encode_labels(Sealed(self.labels)._array[indices])
+        y, labelled = self.schema.encode_labels(SealedArray(self.labels)._array[indices])
         # Partitions share one large file of extracted features; public metadata decides.
         shape = () if front is None else front.front_end.output_shape(self.schema.shape)
         is_many = len(indices) * math.prod(shape) > rows.MAX_TENSOR_NUMBERS
@@ -502,9 +508,9 @@ class Dataset:
 
     def _get_disk_records(self, name: str) -> DiskRecords | None:
         """Return the records on disk; None if records of this data set are held in memory."""
-        if not is_large(features := Sealed(self.features)._held):
+        if not stays_on_disk(features := SealedArray(self.features)._held):
             return None
-        labels = Sealed(self.labels)._array
+        labels = SealedArray(self.labels)._array
         key = bool(name)
         if key not in self._disk:
             parts = {each.name: each._slots for each in self} if name else {}
@@ -514,7 +520,7 @@ class Dataset:
             )  # fmt: skip
         return self._disk[key]
 
-    def check_room(self, *fronts: FrontEnd, max_categories: int) -> None:
+    def check_disk_space(self, *fronts: FrontEnd, max_categories: int) -> None:
         """Raise UsageError if the disk space is insufficient for records that exceed memory.
 
         Args:
@@ -524,6 +530,6 @@ class Dataset:
         Raises:
             UsageError: Less space than the maximum need, which follows from n and the schema.
         """
-        if is_large(features := Sealed(self.features)._held):
+        if stays_on_disk(features := SealedArray(self.features)._held):
             folder = self.workspace
             check_disk_space(self.name, features, self.schema, fronts, folder, max_categories)

@@ -86,7 +86,7 @@ class Projection(nn.Module):
         return x.flatten(1) @ self.directions
 
 
-def fit_moments(given: FitInput) -> Affine:
+def fit_standardisation(given: FitInput) -> Affine:
     """Build the map of `standardise` from noisy first and second moments of every feature.
 
     Cost: `Gaussian(noise_multiplier)`, because (x, x^2) / sqrt(2 d) has norm at most 1.

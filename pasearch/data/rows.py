@@ -159,7 +159,7 @@ class CompactRows(Rows):
         amount of stored data depends only on the number of records and the schema.
 
     Args:
-        kept: Packed records of `packed_type`, (records,), in memory or mapped from a file.
+        kept: Packed records of `make_packed_type`, (records,), in memory or mapped from a file.
         width: Number of features of an encoded record.
         features: Indices of the visible features, rising, (features,); None for all.
         numbers: Indices, among the stored numbers, of those that are visible, (numbers,).
@@ -207,7 +207,7 @@ class CompactRows(Rows):
         return replace(self, features=some, numbers=self.numbers[numbers], numbers_at=at)
 
 
-def packed_type(width: int, numbers: int) -> np.dtype[Any]:
+def make_packed_type(width: int, numbers: int) -> np.dtype[Any]:
     """Return the element type of packed records: a bit per feature, and the numbers as float32.
 
     Args:
@@ -229,7 +229,7 @@ def pack_table(
             for null records. The features of rows with False are 0.
     """
     (width,), at = schema.shape, _find_number_features(schema)
-    kept = np.empty(len(valid), packed_type(width, len(at)))
+    kept = np.empty(len(valid), make_packed_type(width, len(at)))
     step = min(len(valid), max(1, BLOCK_NUMBERS // max(1, width)))
     x = np.empty((step, width), np.float32)
     for start in range(0, len(valid), max(1, step)):

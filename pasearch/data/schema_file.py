@@ -13,7 +13,7 @@ from datetime import date
 from typing import Any
 
 from pasearch.data.cells import convert_to_string
-from pasearch.data.column import COLUMN_KEYS, READING_KEYS, Column
+from pasearch.data.column import COLUMN_KEYS, NOTATION_KEYS, Column
 from pasearch.data.schema import require_known
 from pasearch.errors import UsageError, find_closest_name
 from pasearch.terminal_escaping import escape_text
@@ -23,7 +23,7 @@ BARE_KEY_PATTERN = re.compile(r"[A-Za-z0-9_-]+")
 
 # Keys above the tables of columns.
 TOP_KEYS = (
-    "name", "target", "official_test", "quotes", "header", "separator", *READING_KEYS, "columns",
+    "name", "target", "official_test", "quotes", "header", "separator", *NOTATION_KEYS, "columns",
     "proposed",
 )  # fmt: skip
 
@@ -65,7 +65,7 @@ def parse_schema(values: Mapping[str, Any]) -> dict[str, Any]:
         "official_test": values.get("official_test", 0), "quotes": values.get("quotes", True),
         "order": order, "separator": values.get("separator"),
         "proposed": values.get("proposed", False),
-        **{key: values.get(key) for key in READING_KEYS},
+        **{key: values.get(key) for key in NOTATION_KEYS},
     }  # fmt: skip
 
 

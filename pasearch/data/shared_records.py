@@ -61,7 +61,7 @@ class SharedRecords:
 
     def load(self) -> dict[str, np.ndarray]:
         """Return the records as memory-mapped arrays, which processes of one machine share."""
-        records = Records.mapped(self.folder, public=self.public)
+        records = Records.map_files(self.folder, public=self.public)
         return {name: getattr(records, name).numpy() for name in ("x", "y", "valid")}
 
     def records(self, arrays: dict[str, np.ndarray]) -> Records:

@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from pasearch.data.cells import ColumnCells, TableCells, check_missing_marks, normalize_unicode
-from pasearch.data.column import READING_KEYS, Column
+from pasearch.data.column import NOTATION_KEYS, Column
 from pasearch.data.frames import build_frame_columns, extract_cells, get_column_names
 from pasearch.data.lines import parse_separator
 from pasearch.data.numbers import build_number_form
@@ -89,10 +89,10 @@ class TableSchema:
         if self.missing is not None:
             object.__setattr__(self, "missing", check_missing_marks(self.missing))
         build_number_form(self.decimal, self.thousands)
-        if usual := self._reading_options:
-            columns = tuple(column.read_as(usual) for column in self.columns)
+        if usual := self._table_notation:
+            columns = tuple(column.with_table_notation(usual) for column in self.columns)
             object.__setattr__(self, "columns", columns)
-            object.__setattr__(self, "target", self.target.read_as(usual))
+            object.__setattr__(self, "target", self.target.with_table_notation(usual))
         names = [column.name for column in (*self.columns, self.target)]
         for name, times in Counter(names).items():
             if times > 1:
@@ -124,13 +124,13 @@ class TableSchema:
                 raise UsageError(f"{name} is {value!r}: expected true or false.")
 
     @property
-    def _reading_options(self) -> dict[str, Any]:
+    def _table_notation(self) -> dict[str, Any]:
         """Notation of cells that is declared for the whole table, by key."""
-        return {key: getattr(self, key) for key in READING_KEYS if getattr(self, key) is not None}
+        return {key: getattr(self, key) for key in NOTATION_KEYS if getattr(self, key) is not None}
 
     def _columns_to_json(self) -> dict[str, dict[str, Any]]:
         """Return the declaration of each column by name, without values declared for the table."""
-        usual, found = self._reading_options, {}
+        usual, found = self._table_notation, {}
         alike = {key: list(v) if isinstance(v, tuple) else v for key, v in usual.items()}
         for column in (*self.columns, self.target):
             values = column.to_json()
@@ -434,7 +434,7 @@ class TableSchema:
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON-compatible values."""
-        columns, usual = self._columns_to_json(), self._reading_options
+        columns, usual = self._columns_to_json(), self._table_notation
         return {
             "kind": "table",
             "name": self.name,
@@ -481,7 +481,7 @@ class TableSchema:
         top |= {"official_test": self.official_test} if self.official_test else {}
         top |= {} if self.quotes else {"quotes": False}
         top |= {"separator": self.separator} if self.separator else {}
-        top |= self._reading_options
+        top |= self._table_notation
         columns = self._columns_to_json()
         order = self.order or [column.name for column in (*self.columns, self.target)]
         top |= {"header": False} if self.order else {}
@@ -490,8 +490,8 @@ class TableSchema:
         for name, values in columns.items():
             own = theirs.get(name, {})
             read |= {(name, key) for key, value in values.items() if own.get(key) != value}
-        same = {key for key in READING_KEYS if getattr(known, key) == getattr(self, key)}
-        read |= {("", key) for key in self._reading_options if key not in same}
+        same = {key for key in NOTATION_KEYS if getattr(known, key) == getattr(self, key)}
+        read |= {("", key) for key in self._table_notation if key not in same}
         return format_schema_toml(top, {name: columns[name] for name in order}, read)
 
     @classmethod

@@ -57,7 +57,9 @@ class TextColumn(ABC):
         """Return the distinct cells, and the index of each row's cell among them, (rows,)."""
 
     @abstractmethod
-    def numbers(self, function: Callable[[str | None], float], *, plain: bool = True) -> np.ndarray:
+    def convert_to_floats(
+        self, function: Callable[[str | None], float], *, plain: bool = True
+    ) -> np.ndarray:
         """Convert each cell to a number, float64, (rows,).
 
         Args:
@@ -67,7 +69,7 @@ class TextColumn(ABC):
         """
 
     @abstractmethod
-    def feed(self, digest: Any) -> None:
+    def update_digest(self, digest: Any) -> None:
         """Add every cell to a fingerprint."""
 
     def present(self) -> np.ndarray:
@@ -119,7 +121,9 @@ class DictionaryColumn(TextColumn):
         texts, indices = self._used()
         return _decode_texts(texts), indices
 
-    def numbers(self, function: Callable[[str | None], float], *, plain: bool = True) -> np.ndarray:
+    def convert_to_floats(
+        self, function: Callable[[str | None], float], *, plain: bool = True
+    ) -> np.ndarray:
         import pyarrow as pa
         from pyarrow.compute import MatchSubstringOptions, call_function
 
@@ -138,7 +142,7 @@ class DictionaryColumn(TextColumn):
         ]
         return found[indices]
 
-    def feed(self, digest: Any) -> None:
+    def update_digest(self, digest: Any) -> None:
         digest.update(repr((len(self), self.codes.dtype.str, len(self.texts))).encode())
         digest.update(np.ascontiguousarray(self.codes).data)
         for rows in _split_rows(len(self.texts)):
@@ -194,10 +198,10 @@ class TextTable:
         # A null record has None in every cell, and other rows have no None.
         return self.cells[0].present()
 
-    def feed(self, digest: Any) -> None:
+    def update_digest(self, digest: Any) -> None:
         """Add every cell to a fingerprint."""
         for cells in self.cells:
-            cells.feed(digest)
+            cells.update_digest(digest)
 
     def tolist(self) -> list[list[str | None]]:
         """List the rows."""

@@ -93,12 +93,10 @@ def compute_symmetrical_uncertainty(
         Uncertainty of each feature with the class, (d,), and of each pair of features, (d, d),
         symmetric: in [0, 1], 0 if one of the two is constant, 1 for a feature with itself.
     """
-    return uncertainties_from_entropies(
-        _compute_entropies(joint, *_group_feature_codes(attributes))
-    )
+    return compute_uncertainties(_compute_entropies(joint, *_group_feature_codes(attributes)))
 
 
-def uncertainties_from_entropies(entropies: Array) -> tuple[Array, Array]:
+def compute_uncertainties(entropies: Array) -> tuple[Array, Array]:
     """Compute the symmetrical uncertainties of features with the class, and with each other.
 
     Args:
@@ -128,10 +126,10 @@ def compute_merits(masks: np.ndarray, to_class: Array, between: Array) -> Array:
     chosen = np.asarray(masks, np.float64)
     others = between - np.diag(np.diag(between))
     redundancy = np.einsum("pd,pd->p", chosen @ others, chosen)
-    return merits_from_sums(chosen @ to_class, redundancy, chosen.sum(axis=1))
+    return compute_merits_from_sums(chosen @ to_class, redundancy, chosen.sum(axis=1))
 
 
-def merits_from_sums(relevance: Array, redundancy: Array, size: Array | int) -> Array:
+def compute_merits_from_sums(relevance: Array, redundancy: Array, size: Array | int) -> Array:
     """Compute the merit (Eq. 7) of each of p sets from sums over its members, (p,).
 
     The merit of an empty set is 0.
@@ -214,7 +212,7 @@ class NoisyEntropies:
     def release(self, joint: JointCounts, stream: Stream) -> Array:
         """Release the entropies of all pairs of variables with noise, (k, k), in bits.
 
-        The result is an argument of `uncertainties_from_entropies`.
+        The result is an argument of `compute_uncertainties`.
 
         Args:
             joint: Exact counts of all pairs over all records: private.
@@ -411,7 +409,7 @@ def cfs_greedy(
     for members in range(1, len(to_class) + 1):
         relevances = relevance + to_class[left]
         redundancies = redundancy + 2 * to_chosen[left]
-        merits = merits_from_sums(relevances, redundancies, members)
+        merits = compute_merits_from_sums(relevances, redundancies, members)
         best = _index_of_first_maximum(merits)
         relevance, redundancy = relevances[best], redundancies[best]
         features.append(int(left[best]))
@@ -542,7 +540,9 @@ class MeritSelector(Selector):
         entropies = NoisyEntropies(epsilon=noises[ENTROPIES_LINE], attributes=attributes)
         return [entropies.claim(n=form.split.trial_size, delta=delta), PRINTED_CLAIM]
 
-    def uncertainties(self, reads: RecordAccess, stream: Stream) -> tuple[Values, Values, float]:
+    def release_uncertainties(
+        self, reads: RecordAccess, stream: Stream
+    ) -> tuple[Values, Values, float]:
         """Release symmetrical uncertainties, or compute them exactly on public records.
 
         Returns:
@@ -574,9 +574,7 @@ class MeritSelector(Selector):
             released = entropies.release(exact, stream.child("entropies"))
         apart = stream.child("independent").generator()
         shown = entropies.simulate_noise(released, reads.slots, apart)
-        return *uncertainties_from_entropies(released), float(
-            np.quantile(shown, IRRELEVANCE_QUANTILE)
-        )
+        return *compute_uncertainties(released), float(np.quantile(shown, IRRELEVANCE_QUANTILE))
 
 
 @SELECTORS.register
@@ -620,7 +618,7 @@ class CFSGreedy(MeritSelector, SizedSelector):
     def choose(self, reads: RecordAccess, stream: Stream) -> SelectionResult:
         """Choose the features that CFS-Greedy adds first."""
         return self.choose_by_uncertainties(
-            reads.means, reads.columns, *self.uncertainties(reads, stream)
+            reads.means, reads.columns, *self.release_uncertainties(reads, stream)
         )
 
     def choose_by_uncertainties(
@@ -686,7 +684,9 @@ class CFSGenetic(MeritSelector, EvolvingSelector):
 
     def choose(self, reads: RecordAccess, stream: Stream) -> SelectionResult:
         """Choose the fittest set of the last generation."""
-        return self.choose_by_uncertainties(reads.means, *self.uncertainties(reads, stream), stream)
+        return self.choose_by_uncertainties(
+            reads.means, *self.release_uncertainties(reads, stream), stream
+        )
 
     def choose_by_uncertainties(
         self, means: Values, to_class: Values, between: Values, blank: float, stream: Stream

@@ -304,14 +304,14 @@ class ContingencyTables(GaussianRelease):
 
     __slots__ = ()
 
-    def tables(self, attributes: Attributes) -> int:
+    def count_tables(self, attributes: Attributes) -> int:
         """Return the number of released tables, T."""
         m = len(attributes.items)
         return m * (m - 1) // 2
 
     def standard_deviation(self, attributes: Attributes) -> float:
         """Return the standard deviation of a cell's noise, in records."""
-        return self.noise_multiplier * math.sqrt(self.tables(attributes))
+        return self.noise_multiplier * math.sqrt(self.count_tables(attributes))
 
     def release(self, joint: JointCounts, attributes: Attributes, stream: Stream) -> JointCounts:
         """Release the tables with noise, post-processed to be consistent, nonnegative and shrunk.
@@ -324,7 +324,7 @@ class ContingencyTables(GaussianRelease):
         Cost: `event`, on every partition that was counted; charge it first.
         """
         cells = attributes.owners[:, None] < attributes.owners  # each table once
-        scale = math.sqrt(self.tables(attributes))
+        scale = math.sqrt(self.count_tables(attributes))
         sums = GaussianSum(noise_multiplier=self.noise_multiplier)
         noisy = np.zeros_like(joint.counts)
         noisy[cells] = scale * sums.release(joint.counts[cells] / scale, stream)
@@ -366,8 +366,8 @@ class _TableDenoiser:
         total, marginals = self._estimate_marginals(noisy, slots)
         independent = np.outer(marginals, marginals) / total
         own = np.diag(marginals) - independent
-        beyond = np.where(self._is_diagonal, own, self._centre_tables(noisy - independent))
-        kept = np.where(self._is_diagonal, own, self._shrink_tables(beyond, deviation))
+        beyond = np.where(self._diagonal_block_mask, own, self._centre_tables(noisy - independent))
+        kept = np.where(self._diagonal_block_mask, own, self._shrink_tables(beyond, deviation))
         # Frechet bounds of a cell, from its row and column marginals.
         most = np.minimum(marginals[:, None], marginals)
         least = np.maximum(0.0, marginals[:, None] + marginals - total)
@@ -377,10 +377,10 @@ class _TableDenoiser:
             tables = self._fit_rows(tables.T, marginals).T
         # Rounding makes the two halves differ; the upper one is used for both.
         tables = np.where(self._owners[:, None] < self._owners, tables, 0.0)
-        return np.where(self._is_diagonal, np.diag(marginals), tables + tables.T)
+        return np.where(self._diagonal_block_mask, np.diag(marginals), tables + tables.T)
 
     @property
-    def _is_diagonal(self) -> np.ndarray:
+    def _diagonal_block_mask(self) -> np.ndarray:
         """True for entries of a column with itself, bool (S, S)."""
         return self._owners[:, None] == self._owners
 

@@ -168,7 +168,7 @@ class FeatureSearch(Engine):
             self.progress.search(plan.choice.selector.rounds, 0, 1)
             with self._open_line(FINAL_LINE, "train") as records:
                 stream = self.keys.stream("final training")
-                model = self._trainer(FINAL_LINE).fit(
+                model = self._make_trainer(FINAL_LINE).fit(
                     records, chosen.view, stream, on_step=self.progress.step
                 )
         test, exact = self.release_test(self._open_line(TEST_LINE, "test"), model.counts)
@@ -201,9 +201,11 @@ class FeatureSearch(Engine):
             return mechanism.release(records, self.keys.stream("feature means"))
 
     def _choose(self, means: Array) -> SelectionResult:
-        return self.plan.choice.selector.choose(self.reads(means), self.keys.stream("selection"))
+        return self.plan.choice.selector.choose(
+            self.open_access(means), self.keys.stream("selection")
+        )
 
-    def reads(self, means: Array) -> RecordAccess:
+    def open_access(self, means: Array) -> RecordAccess:
         """Make the record access of the selection: private records under charge, or public ones."""
         schema, split = self.plan.schema, self.plan.split
         if self.public is None:
@@ -214,7 +216,8 @@ class FeatureSearch(Engine):
         self.progress.stage("choice on public data")
         return PublicRecordAccess(
             dataset=self.public, schema=schema, means=means, columns=self.columns,
-            trainer=self._trainer(FINAL_LINE), slots=split.train, metric=self.plan.score_metric,
+            trainer=self._make_trainer(FINAL_LINE), slots=split.train,
+            metric=self.plan.score_metric,
         )  # fmt: skip
 
     def _open_line(self, line: str, partition: str, *keys: str) -> AbstractContextManager[Records]:
@@ -246,7 +249,7 @@ class FeatureSearch(Engine):
         pooling = self.plan.choice.selector.pooling
         return None if pooling is None else prepare_front_end(pooling, self.plan.schema.shape)
 
-    def _trainer(self, line: str) -> Trainer:
+    def _make_trainer(self, line: str) -> Trainer:
         schema = self.plan.schema
         return self.plan.trainer(
             noise=self.plan.noise(line), outputs=schema.outputs, regression=schema.regression,
@@ -270,7 +273,7 @@ class FeatureSearch(Engine):
         metric = find_default_metric(self.plan.schema.regression)
         best = len(test) * metric.max_points
         line = FINAL_LINE if chosen.model is None else self.plan.choice.selector.training_line
-        trainer = self._trainer(line)
+        trainer = self._make_trainer(line)
         found = []
         for size in np.unique(np.geomspace(1, len(order), CURVE_POINTS).round().astype(int)):
             view = View.of(means, make_mask(order[:size], len(means)))
@@ -330,7 +333,7 @@ class PrivateRecordAccess(RecordAccess):
         """
         search, solved = self.search, None
         selector = search.plan.choice.selector
-        trainer = search._trainer(selector.training_line)
+        trainer = search._make_trainer(selector.training_line)
         if trainer.shares_release:
             with self.open_line(selector.training_line) as records:
                 source = search.keys.stream("candidate", "all")
@@ -350,7 +353,7 @@ class PrivateRecordAccess(RecordAccess):
         search, line = self.search, self.search.plan.choice.selector.training_line
         keys = self._check_keys("candidate", trials, keys)
         streams = [search.keys.stream("candidate", trial) for trial in trials]
-        trainer, at_hand = search._trainer(line), torch.get_num_threads()
+        trainer, at_hand = search._make_trainer(line), torch.get_num_threads()
         threads, parallel = (
             divide_threads(len(sets), at_hand)
             if trainer.trains_separately and len(sets)

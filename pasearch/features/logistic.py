@@ -339,7 +339,7 @@ class ObjectivePerturbation:
     @property
     def scale(self) -> float:
         """Divisor T of a record and the intercept's 1: the quotient has an L2 norm of at most 1."""
-        return _row_scale(self.data_norm)
+        return _compute_row_scale(self.data_norm)
 
     @property
     def rate(self) -> float:
@@ -392,7 +392,7 @@ def fit_many(
         )
     rows, hot = _prepare_problem(x, y, valid, classes.pop() if classes else 2)
     used = _check_masks(used, rows)
-    keys = _bind_streams(rows, hot, used, mechanisms, streams)
+    keys = _derive_streams(rows, hot, used, mechanisms, streams)
     noise = np.zeros((len(used), hot.shape[1], rows.shape[1]))
     columns = np.pad(used, ((0, 0), (0, 1)), constant_values=True)
     widths = columns.sum(axis=1).tolist()
@@ -436,7 +436,7 @@ def fit_public(
         raise UsageError(f"data_norms are {norms.shape}: expected ({len(used)},), one per mask.")
     ridges = (
         check_positive("regularisation", regularisation)
-        * np.array([_row_scale(r) for r in norms]) ** 2
+        * np.array([_compute_row_scale(r) for r in norms]) ** 2
     )
     noise = np.zeros((len(used), hot.shape[1], rows.shape[1]))
     return solve_in_chunks(rows, hot, used, norms, ridges, noise, device)
@@ -494,7 +494,7 @@ def _check_classes(value: object) -> int:
     return number
 
 
-def _row_scale(data_norm: float) -> float:
+def _compute_row_scale(data_norm: float) -> float:
     return math.sqrt(data_norm**2 + 1) * ROUNDING_FACTOR
 
 
@@ -516,7 +516,7 @@ def _check_masks(masks: Any, rows: Array) -> np.ndarray[Any, Any]:
     return used
 
 
-def _bind_streams(
+def _derive_streams(
     rows: Array,
     hot: Array,
     masks: np.ndarray[Any, Any],

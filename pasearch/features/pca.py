@@ -23,7 +23,7 @@ from pasearch.features.selector import (
     SizedSelector,
 )
 from pasearch.features.trainers import Trainer
-from pasearch.features.views import View, second_moments
+from pasearch.features.views import View, compute_second_moments
 from pasearch.planning import GAUSSIAN_NOISE, LineTemplate
 from pasearch.runs.keys import Stream
 from pasearch.runs.sums import GaussianSum
@@ -65,7 +65,7 @@ class PrincipalComponents(SizedSelector):
         They are noisy on private records, and exact on public records.
         """
         with reads.open_line(MOMENTS_LINE) as records:
-            exact = second_moments(view, records)
+            exact = compute_second_moments(view, records)
             if reads.public:
                 return exact
             noise = GaussianSum(noise_multiplier=reads.noise(MOMENTS_LINE))
@@ -75,6 +75,6 @@ class PrincipalComponents(SizedSelector):
         """Return the number of features: every component uses all of them."""
         return features
 
-    def directions(self, features: int) -> int:
+    def count_components(self, features: int) -> int:
         """Return the number of components."""
         return self.count(features)

@@ -322,7 +322,7 @@ class Selector(NamedComponent, ABC):
         """Return the number of selected features; None if it depends on the records."""
         return None
 
-    def directions(self, features: int) -> int | None:
+    def count_components(self, features: int) -> int | None:
         """Return the number of components that the model uses; None: it uses features."""
         return None
 

@@ -56,7 +56,7 @@ from pasearch.runs.keys import Stream
 from pasearch.runs.mechanisms import ExponentialMechanism, draw_bernoulli_exp
 from pasearch.runs.sums import GaussianSum
 
-SHARE_UNITS = 1000  # denominator of class shares: they are integers in thousandths
+SHARE_DENOMINATOR = 1000  # denominator of class shares: they are integers in thousandths
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,11 +74,11 @@ class ClassShares:
         if (
             len(given) < 2
             or not all(_is_integer(p) and p >= 0 for p in given)
-            or sum(given) != SHARE_UNITS
+            or sum(given) != SHARE_DENOMINATOR
         ):
             raise UsageError(
                 f"thousandths is {given!r}: expected nonnegative integers of two classes or more "
-                f"that sum to {SHARE_UNITS}. `ClassShares.of` rounds shares."
+                f"that sum to {SHARE_DENOMINATOR}. `ClassShares.of` rounds shares."
             )
         object.__setattr__(self, "thousandths", tuple(map(int, given)))
 
@@ -97,16 +97,16 @@ class ClassShares:
                 f"shares is {list(shares)!r}: expected finite numbers, 0 or above, one above 0. "
                 "Clip noisy counts at 0."
             )
-        exact = values / values.sum() * SHARE_UNITS
+        exact = values / values.sum() * SHARE_DENOMINATOR
         down = np.floor(exact)
-        left = SHARE_UNITS - int(down.sum())
+        left = SHARE_DENOMINATOR - int(down.sum())
         down[np.argsort(down - exact, kind="stable")[:left]] += 1
         return cls(thousandths=tuple(map(int, down)))
 
     @property
     def sensitivity(self) -> int:
         """Maximum change of a feature's score by one record: 2 (1000 - min P_c)."""
-        return 2 * (SHARE_UNITS - min(self.thousandths))
+        return 2 * (SHARE_DENOMINATOR - min(self.thousandths))
 
 
 def score_association(table: npt.NDArray[np.integer], shares: ClassShares) -> int:
@@ -119,7 +119,7 @@ def score_association(table: npt.NDArray[np.integer], shares: ClassShares) -> in
         shares: Shares of the classes.
     """
     expected = table.sum(axis=1, keepdims=True) * np.array(shares.thousandths)
-    return int(np.abs(SHARE_UNITS * table - expected).sum())
+    return int(np.abs(SHARE_DENOMINATOR * table - expected).sum())
 
 
 def count_class_tables(
@@ -328,7 +328,7 @@ class TopSelector(SizedSelector):
         attributes, size = make_attributes(reads.schema), self.count(len(reads.means))
         if reads.public:
             with reads.open_line(PICKS_LINE) as records:
-                tables = _count_records(records, attributes)
+                tables = _count_class_tables_of(records, attributes)
                 counted = np.maximum(_count_classes(records, attributes), 1.0)
             shares = ClassShares.of(counted / counted.sum())
             points = np.asarray(score_tables(tables, attributes, shares), np.float64)
@@ -344,7 +344,7 @@ class TopSelector(SizedSelector):
             epsilon=reads.noise(PICKS_LINE), k=size, sensitivity=shares.sensitivity
         )
         with reads.open_line(PICKS_LINE) as records:
-            points = score_tables(_count_records(records, attributes), attributes, shares)
+            points = score_tables(_count_class_tables_of(records, attributes), attributes, shares)
             picked = picks.release(points, stream.child("picks"))
         return SelectionResult.of(reads.means, picked)
 
@@ -358,7 +358,7 @@ def _count_classes(records: Records, attributes: Attributes) -> Array:
     return np.bincount(codes[records.valid.numpy()], minlength=attributes.sizes[-1])
 
 
-def _count_records(records: Records, attributes: Attributes) -> Array:
+def _count_class_tables_of(records: Records, attributes: Attributes) -> Array:
     """Count the records with each code of a column and each class, part by part: private."""
     every = (count_class_tables(codes, attributes) for codes in attributes.encode_parts(records))
     return reduce(add, every)

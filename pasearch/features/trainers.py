@@ -283,7 +283,7 @@ class ObjectiveTrainer(Trainer):
     ) -> LinearModel:
         rows, y, valid = _transform_all(view, records)
         masks = np.ones((1, view.width), bool)
-        found = logistic.fit_many(rows, y, valid, masks, [self._mechanism(1.0)], [stream])
+        found = logistic.fit_many(rows, y, valid, masks, [self._make_mechanism(1.0)], [stream])
         return _model_from_solution(found[0], view, self.link(self.outputs, False))
 
     def fit_many(
@@ -295,7 +295,7 @@ class ObjectiveTrainer(Trainer):
         # A set's view is this one times a factor; the factor is applied to its norm bound instead.
         views = [View.of(means, mask) for mask in masks]
         ratios = [every.scale[view.columns[0]] / view.scale[0] for view in views]
-        mechanisms = [self._mechanism(float(ratio)) for ratio in ratios]
+        mechanisms = [self._make_mechanism(float(ratio)) for ratio in ratios]
         found = logistic.fit_many(
             rows, y, valid, masks, mechanisms, list(streams), device=self.device
         )
@@ -304,7 +304,7 @@ class ObjectiveTrainer(Trainer):
             for weights in found
         ]
 
-    def _mechanism(self, ratio: float) -> logistic.ObjectivePerturbation:
+    def _make_mechanism(self, ratio: float) -> logistic.ObjectivePerturbation:
         """Make the mechanism for rows whose norm bound is `ratio` times a view's default."""
         return logistic.ObjectivePerturbation(
             epsilon=self.noise, data_norm=MAX_NORM_FACTOR * ROW_NORM * ratio, classes=self.outputs
@@ -328,7 +328,7 @@ class MomentsTrainer(Trainer):
     def fit(
         self, records: Records, view: View, stream: Stream, *, on_step: OptionalOnStep = None
     ) -> LinearModel:
-        moments = self._moments().release_parts(_iterate_arrays(view, records), stream)
+        moments = self._make_mechanism().release_parts(_iterate_arrays(view, records), stream)
         return _model_from_solution(
             moments.fit_many(np.ones((1, view.width), bool)), view, "identity"
         )
@@ -339,10 +339,10 @@ class MomentsTrainer(Trainer):
     ) -> list[LinearModel]:  # fmt: skip
         every = View.of(means)
         # One matrix at a time: memory use must not reveal the number of sets.
-        total = self._moments().sum_moments(_iterate_arrays(every, records))
+        total = self._make_mechanism().sum_moments(_iterate_arrays(every, records))
         return [
             _model_from_solution(
-                self._moments().add_noise(total, own).fit_many(mask[None]), every, "identity"
+                self._make_mechanism().add_noise(total, own).fit_many(mask[None]), every, "identity"
             )
             for mask, own in zip(masks, streams, strict=True)
         ]
@@ -350,12 +350,12 @@ class MomentsTrainer(Trainer):
     def fit_all_sets(self, records: Records, means: Array, stream: Stream) -> SetFitter:
         """Release second moments, and return the function that fits models from them for free."""
         every = View.of(means)
-        moments = self._moments().release_parts(_iterate_arrays(every, records), stream)
+        moments = self._make_mechanism().release_parts(_iterate_arrays(every, records), stream)
         return lambda masks: [
             _model_from_solution(w[None], every, "identity") for w in moments.fit_many(masks)
         ]
 
-    def _moments(self) -> linear.NoisyMoments:
+    def _make_mechanism(self) -> linear.NoisyMoments:
         return linear.NoisyMoments(
             noise_multiplier=self.noise, data_norm=MAX_NORM_FACTOR * ROW_NORM
         )
@@ -437,7 +437,11 @@ def _offset_progress(on_step: OptionalOnStep, place: int, of: int) -> OptionalOn
 def _iterate_arrays(view: View, records: Records) -> Iterator[tuple[Array, Array, Array]]:
     """Iterate over parts of the records: model inputs, targets, and False for null records."""
     for part in records.parts():
-        yield view.rows(part).numpy().astype(np.float64), part.y.numpy(), part.valid.numpy()
+        yield (
+            view.transform_features(part).numpy().astype(np.float64),
+            part.y.numpy(),
+            part.valid.numpy(),
+        )
 
 
 def _transform_all(view: View, records: Records) -> tuple[Array, Array, Array]:
@@ -449,6 +453,6 @@ def _transform_all(view: View, records: Records) -> tuple[Array, Array, Array]:
     logistic.check_objective_memory(len(records), view.width)
     rows, start = np.empty((len(records), view.width)), 0
     for part in records.parts():
-        rows[start : start + len(part)] = view.rows(part).numpy()
+        rows[start : start + len(part)] = view.transform_features(part).numpy()
         start += len(part)
     return rows, records.y.numpy(), records.valid.numpy()

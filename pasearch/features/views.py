@@ -69,7 +69,7 @@ class View:
         """Number of inputs of the model."""
         return len(self.columns) if self.rotation is None else self.rotation.shape[1]
 
-    def rows(self, records: Records) -> Tensor:
+    def transform_features(self, records: Records) -> Tensor:
         """Transform records into model inputs, float32 (n, width); null records are 0.
 
         Args:
@@ -86,7 +86,7 @@ class View:
                 one batch at a time.
         """
         compact = isinstance(records.x, CompactRows)
-        x: Any = CompactView.of(self, records) if compact else self.rows(records)
+        x: Any = CompactView.of(self, records) if compact else self.transform_features(records)
         return Records(x=x, y=records.y, valid=records.valid, public=records.public)
 
     def _centre(self, z: Tensor, valid: Tensor) -> Tensor:
@@ -113,7 +113,7 @@ class View:
 class CompactView:
     """Tensor-like view of compact records, which transforms only the requested batch.
 
-    Guarantee: a batch equals `View.rows` of the same records.
+    Guarantee: a batch equals `View.transform_features` of the same records.
 
     Args:
         view: Transformation of the records.
@@ -165,7 +165,7 @@ class CompactView:
         return z.to(self.device)
 
 
-def second_moments(view: View, records: Records) -> Array:
+def compute_second_moments(view: View, records: Records) -> Array:
     """Compute X'X of a view's rows, scaled and clipped to norm 1, float64 (d, d): private.
 
     Guarantee: one record changes the result by at most 1 in Frobenius norm; a null record adds 0.
@@ -176,7 +176,7 @@ def second_moments(view: View, records: Records) -> Array:
     """
     total = np.zeros((view.width, view.width))
     for part in records.parts():
-        rows = view.rows(part).numpy() / (MAX_NORM_FACTOR * ROW_NORM)
+        rows = view.transform_features(part).numpy() / (MAX_NORM_FACTOR * ROW_NORM)
         rows = clip_rows(rows, part.valid.numpy())
         for low in range(0, len(rows), MAX_SUM_RECORDS):
             own = rows[low : low + MAX_SUM_RECORDS]

@@ -439,7 +439,7 @@ def find_labels(labels: np.ndarray) -> np.ndarray:
     Raises:
         ValueError: Labels that scikit-learn rejects, or a single class.
     """
-    names = convert_to_strings(labels, Column(name="y").reading)
+    names = convert_to_strings(labels, Column(name="y").cell_format)
     if None in names:
         raise ValueError(
             f"Input y contains {labels[names.index(None)]!r}, which means a missing label: drop "

@@ -104,7 +104,7 @@ class Architecture:
                 f"{first!r} frozen layers: expected an integer from 0 to {len(places)}, the number "
                 f"of hidden layers with weights in {self.describe()!r}."
             )
-        return self._with({"trainable": False}, places[:first])
+        return self._replace_fields({"trainable": False}, places[:first])
 
     def train_last(self, count: int) -> Architecture:
         """Return a copy with all layers but the last `count` frozen at their random start (RWT).
@@ -139,9 +139,9 @@ class Architecture:
         check_activation(name)
         activations = [getattr(layer, "activation", "linear") for layer in self.layers]
         places = [i for i, each in enumerate(activations) if each != "linear"]
-        return self._with({"activation": name}, places)
+        return self._replace_fields({"activation": name}, places)
 
-    def _with(self, values: Mapping[str, Any], places: Sequence[int]) -> Architecture:
+    def _replace_fields(self, values: Mapping[str, Any], places: Sequence[int]) -> Architecture:
         """Return a copy with other field values in the layers at the given indices."""
         layers = enumerate(self.layers)
         changed = (replace(each, **values) if i in places else each for i, each in layers)

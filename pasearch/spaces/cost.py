@@ -76,8 +76,9 @@ class StepWork:
 
     Args:
         operations: Number of operations per record.
-        plain: Number of operations per record of a step without privacy, that is, without norms.
-        held: Number of features of a record.
+        nonprivate_operations: Number of operations per record without privacy, that is, without
+            norms of gradients.
+        features: Number of features of a record.
         numbers: Number of values per record that are read or written: features, outputs of layers,
             `WINDOW_PASSES` times the windows of a convolution, and `GATE_PASSES` per unit and
             element of an LSTM.
@@ -89,8 +90,8 @@ class StepWork:
     """
 
     operations: float
-    plain: float
-    held: int
+    nonprivate_operations: float
+    features: int
     numbers: int
     layers: int
     parameters: int
@@ -107,7 +108,7 @@ def estimate_seconds(work: StepWork, batch: float, steps: int) -> float:
         steps: Number of steps. The linear backend is used if it saves `MIN_SAVED_SECONDS`.
     """
     by_torch = steps * EAGER_STEP_TIMES.seconds(work, batch)
-    share = SHARED_TIME if batch * work.held >= MIN_SHARED_NUMBERS else 1.0
+    share = SHARED_TIME if batch * work.features >= MIN_SHARED_NUMBERS else 1.0
     linear = steps * LINEAR_BACKEND_STEP_TIMES.seconds(work, batch, share)
     return linear if work.is_linear and by_torch - linear >= MIN_SAVED_SECONDS else by_torch
 
@@ -122,7 +123,7 @@ def measure_step_work(architecture: Architecture, shape: Shape, outputs: int) ->
     """
     shapes = architecture.shapes(shape)
     layers = (*architecture.layers, Dense(units=outputs))
-    operations, plain, numbers, weighted = 0.0, 0.0, math.prod(shape), 0
+    operations, nonprivate, numbers, weighted = 0.0, 0.0, math.prod(shape), 0
     below = False  # whether an earlier layer is trained, which needs this layer's input gradient
     for layer, given in zip(layers, shapes, strict=True):
         trainable, count = getattr(layer, "trainable", True), layer.parameters(given)
@@ -139,13 +140,14 @@ def measure_step_work(architecture: Architecture, shape: Shape, outputs: int) ->
         own = products * (1 + below + trainable)
         if isinstance(layer, Lstm) and trainable and not below:
             own += 8.0 * layer.units**2 * places  # gradient of the state, element by element
-        plain += own
+        nonprivate += own
         operations += own + trainable * count_norm_operations(count, places)
         below |= trainable
     total, trained = architecture.parameters(shape, outputs)
     rest = [*dropwhile(_runs_once_per_training, layers)]
     return StepWork(
-        operations=operations, plain=plain, held=math.prod(shape), numbers=numbers,
+        operations=operations, nonprivate_operations=nonprivate,
+        features=math.prod(shape), numbers=numbers,
         layers=weighted, parameters=total, trained=trained,
         is_linear=len(rest) == 1,
     )  # fmt: skip

@@ -367,12 +367,12 @@ class Lstm:
 
     def output_shape(self, shape: Shape) -> Shape:
         """Return (units,)."""
-        self._inputs(shape)
+        self._count_inputs(shape)
         return (self.units,)
 
     def parameters(self, shape: Shape) -> int:
         """Return 4 * units * (inputs + units + biases)."""
-        return 4 * self.units * (self._inputs(shape) + self.units + self.biases)
+        return 4 * self.units * (self._count_inputs(shape) + self.units + self.biases)
 
     def module(self, shape: Shape) -> list[nn.Module]:
         """Return the layer's PyTorch modules, without initial weights."""
@@ -381,10 +381,10 @@ class Lstm:
         from pasearch.spaces import modules
 
         rows = [modules.RowSequence()] if len(shape) == 3 else []
-        inputs = self._inputs(shape)
+        inputs = self._count_inputs(shape)
         return [*rows, nn.utils.skip_init(modules.Lstm, inputs, self.units, self.biases)]
 
-    def _inputs(self, shape: Shape) -> int:
+    def _count_inputs(self, shape: Shape) -> int:
         """Return the number of values in one step; raise UsageError if records have no rows."""
         if len(shape) not in (2, 3):
             raise UsageError(

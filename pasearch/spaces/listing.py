@@ -9,13 +9,13 @@ from typing import Any
 from pasearch.errors import UsageError, suggest_name
 from pasearch.spaces.candidate import SETTINGS
 from pasearch.spaces.portfolio import load_studies
-from pasearch.spaces.space import BUILT_IN_SPACES, DEFAULTS, DEPTH_GENES, SearchSpace
+from pasearch.spaces.space import BUILT_IN_SPACES, DEPTH_GENES, GENE_DEFAULTS, SearchSpace
 
 # Description of each family, and of the data that it suits.
 FAMILY_NAMES = {"fcn": "fully connected networks", "cnn": "convolutional networks"}
 FAMILY_DATA = {"fcn": "tables, arrays and images", "cnn": "images from 16 x 16 pixels"}
 
-ABOUT = {
+SPACE_DESCRIPTIONS = {
     "images": ("images", "linear models and one hidden layer, with or without scattering"),
     "tables": ("tables", "linear models, and one or two small hidden layers"),
 }
@@ -60,7 +60,9 @@ def list_spaces(name: str | None = None) -> dict[str, dict[str, Any]]:
         }
     for each in BUILT_IN_SPACES if name is None else (name,):
         space = SearchSpace.from_dict(BUILT_IN_SPACES[each], name=each)
-        data, about = ABOUT.get(each, (FAMILY_DATA[space.family], FAMILY_NAMES[space.family]))
+        data, about = SPACE_DESCRIPTIONS.get(
+            each, (FAMILY_DATA[space.family], FAMILY_NAMES[space.family])
+        )
         number = count_architectures(space)
         values = {gene: list(choices) for gene, choices in space.choices}
         ranges = "; ".join(f"{gene} {_join(choices)}" for gene, choices in values.items())
@@ -90,8 +92,8 @@ def count_architectures(space: SearchSpace) -> int:
     A gene whose name ends in the number of a layer has no effect in a network with fewer layers.
     """
     genes = {gene: choices for gene, choices in space.choices if gene not in SETTINGS}
-    depth_gene = next(gene for gene in DEPTH_GENES if gene in DEFAULTS[space.family])
-    depths = genes.pop(depth_gene, (DEFAULTS[space.family][depth_gene],))
+    depth_gene = next(gene for gene in DEPTH_GENES if gene in GENE_DEFAULTS[space.family])
+    depths = genes.pop(depth_gene, (GENE_DEFAULTS[space.family][depth_gene],))
     sizes = [
         (len(choices), int(gene[-1]) if gene[-1].isdigit() else 0)
         for gene, choices in genes.items()

@@ -85,10 +85,10 @@ def _make_cnn_layers(genes: Mapping[str, Any]) -> tuple[Layer, ...]:
     return (*layers, head)
 
 
-FAMILIES = {"fcn": _make_fcn_layers, "cnn": _make_cnn_layers}
+LAYER_BUILDERS = {"fcn": _make_fcn_layers, "cnn": _make_cnn_layers}
 
 # Genes of each family, with their values in a space that does not list them.
-DEFAULTS: dict[str, dict[str, Any]] = {
+GENE_DEFAULTS: dict[str, dict[str, Any]] = {
     "fcn": {
         "layers": 1,
         **{f"units_{i}": units for i, units in enumerate((128, 64, 32), start=1)},
@@ -128,7 +128,7 @@ _RWT_FCN = {f"trainable_{i}": (True, False) for i in (1, 2, 3)}
 _RWT_CNN = {**_RWT_FCN, "trainable_dense": (True, False)}
 
 # Factors of the recommended learning rate and number of steps: the defaults, and the choices.
-UNIT_SCALES = {"learning_rate_scale": 1.0, "steps_scale": 1.0}
+DEFAULT_SCALES = {"learning_rate_scale": 1.0, "steps_scale": 1.0}
 SCALE_CHOICES = {"learning_rate_scale": (0.5, 1.0, 2.0), "steps_scale": (0.5, 1.0)}
 
 BUILT_IN_SPACES: dict[str, dict[str, Any]] = {
@@ -142,7 +142,7 @@ BUILT_IN_SPACES: dict[str, dict[str, Any]] = {
             "learning_rate_scale": (0.8, 1.0, 1.25),
             "steps_scale": (0.5, 1.0),
         },
-        "default": {"units_1": 128, "activation_1": "tanh", **UNIT_SCALES},
+        "default": {"units_1": 128, "activation_1": "tanh", **DEFAULT_SCALES},
     },
     "images": {
         "family": "fcn",
@@ -153,7 +153,7 @@ BUILT_IN_SPACES: dict[str, dict[str, Any]] = {
             "activation_1": ("tanh", "relu"),
             **SCALE_CHOICES,
         },
-        "default": UNIT_SCALES,
+        "default": DEFAULT_SCALES,
     },
     "tables": {
         "family": "fcn",
@@ -164,7 +164,7 @@ BUILT_IN_SPACES: dict[str, dict[str, Any]] = {
             **{f"activation_{i}": ("tanh", "relu") for i in (1, 2)},
             **SCALE_CHOICES,
         },
-        "default": UNIT_SCALES,
+        "default": DEFAULT_SCALES,
     },
     "fcn-paper": {"family": "fcn", "choices": {**TABLE_XI, "dropout": (0.2,)}},
     "fcn-rwt": {"family": "fcn", "choices": {**TABLE_XI, **_RWT_FCN, "dropout": (0.2,)}},
@@ -302,7 +302,7 @@ class SearchSpace(Space):
     Args:
         name: Name in the plan and the privacy card.
         family: "fcn" (fully connected) or "cnn" (convolutional).
-        choices: Pairs (gene, values); other genes of the family have their values in `DEFAULTS`.
+        choices: Pairs (gene, values); other genes of the family have their `GENE_DEFAULTS`.
         default: Pairs (gene, value) of the default candidate (strategy `fixed`); other genes have
             their first value.
 
@@ -316,12 +316,12 @@ class SearchSpace(Space):
     default: tuple[tuple[str, Any], ...] = ()
 
     def __post_init__(self) -> None:
-        if self.family not in DEFAULTS:
+        if self.family not in GENE_DEFAULTS:
             raise UsageError(
                 f"Space {self.name!r}: family is {self.family!r}: "
-                f"expected one of {', '.join(DEFAULTS)}."
+                f"expected one of {', '.join(GENE_DEFAULTS)}."
             )
-        known = {"front_end": None, **DEFAULTS[self.family], **dict.fromkeys(SETTINGS)}
+        known = {"front_end": None, **GENE_DEFAULTS[self.family], **dict.fromkeys(SETTINGS)}
         for gene, values in self.choices:
             where = f"Space {self.name!r}, choice {gene!r}"
             if gene not in known:
@@ -383,7 +383,7 @@ class SearchSpace(Space):
             gene: values[index]
             for (gene, values), index in zip(self.choices, genotype, strict=True)
         }
-        layers = FAMILIES[self.family]({**DEFAULTS[self.family], **genes})
+        layers = LAYER_BUILDERS[self.family]({**GENE_DEFAULTS[self.family], **genes})
         settings = tuple((name, genes[name]) for name in SETTINGS if name in genes)
         return Candidate(
             architecture=Architecture(layers=layers),

@@ -441,7 +441,7 @@ def _check_choice(document: Document, again: Reconstruction) -> Iterator[str]:
     wanted = selector.count_selected(every)
     if wanted is not None and count != wanted:
         yield f"best has {count} features, but the method selects {wanted}."
-    directions = selector.directions(every)
+    directions = selector.count_components(every)
     if best["directions"] != directions:
         yield f"best.directions is {short_repr(best['directions'])}: expected {directions}."
     if (best["merit"] is not None) != selector.uses_merit:

@@ -108,7 +108,7 @@ class TestLarge:
         dataset = load_dataset(str(path), bounds=(0, 1), classes=3)
         assert (dataset.n, dataset.features.shape, len(dataset.labels)) == (2000, (2000, 2), 2000)
         assert dataset.labels.dtype == np.int64  # type: ignore[union-attr]
-        assert "Sealed" in repr(dataset.features)
+        assert "SealedArray" in repr(dataset.features)
         dataset.partition(Split(train=1000, test=1000), Keys().stream("split").generator())
         with pytest.raises(AssertionError, match="unpacked"):
             dataset.fingerprint()

@@ -96,7 +96,7 @@ def _cells_of_any_length() -> Iterator[None]:
 @cache
 def read_alone(content: bytes, form: LineForm) -> list[list[str] | Fault]:
     """Every row, each read alone."""
-    return [form.row(line) for line in form.lines(content)]
+    return [form.parse_row(line) for line in form.split_lines(content)]
 
 
 def by_itself(content: bytes, form: LineForm, width: int) -> list[list[str] | None]:
@@ -214,7 +214,7 @@ def test_no_line_by_itself_is_needed_for_an_ordinary_file(monkeypatch: pytest.Mo
     def never(self: LineForm, line: bytes) -> None:
         raise AssertionError(line)
 
-    monkeypatch.setattr(LineForm, "row", never)
+    monkeypatch.setattr(LineForm, "parse_row", never)
     content = '1,"a, b",é\r\n"2","",\r\n'.encode() * 50
     columns, _ = read_lines(LineForm(), read_blocks(io.BytesIO(content)), 3)
     assert [column.tolist()[:2] for column in columns] == [["1", "2"], ["a, b", ""], ["é", ""]]

@@ -272,7 +272,7 @@ class TestShared:
         assert torch.equal(shared.valid, copied.valid)
         assert 0 < shared.valid.sum() < len(shared)
         shared.write(folder)
-        mapped = Records.mapped(folder, public=False)
+        mapped = Records.map_files(folder, public=False)
         assert torch.equal(mapped.x, copied.x)
 
 

@@ -17,7 +17,7 @@ import torch
 from pasearch import Budget, search_architecture, select_features
 from pasearch.data import disk
 from pasearch.data.array_file import from_arrays
-from pasearch.data.disk import compute_record_bytes, write_ordered
+from pasearch.data.disk import compute_record_bytes, write_in_order
 from pasearch.data.front_ends import FittedFrontEnd, prepare_front_end
 from pasearch.data.front_ends.parsing import parse_front_end
 from pasearch.data.partitions import Dataset, Records, UnchargedReadError
@@ -274,10 +274,10 @@ class TestDoor:
         made = parted(loaded(path, monkeypatch, large=True))
         kept = compute_record_bytes(made.schema, np.dtype(object), max_categories=32)
         monkeypatch.setattr(disk.shutil, "disk_usage", lambda _: _Usage(free=2 * N * kept + 6000))
-        made.check_room(parse_front_end("standardise"), max_categories=32)
+        made.check_disk_space(parse_front_end("standardise"), max_categories=32)
         with pytest.raises(UsageError, match=r"700 encoded records .* on the disk of .*out="):
-            made.check_room(parse_front_end("pca:4000"), max_categories=32)
-        parted(loaded(path, monkeypatch, large=False)).check_room(
+            made.check_disk_space(parse_front_end("pca:4000"), max_categories=32)
+        parted(loaded(path, monkeypatch, large=False)).check_disk_space(
             parse_front_end("pca:4000"), max_categories=32
         )
 
@@ -298,7 +298,7 @@ class TestOrder:
         def blocks() -> Iterator[np.ndarray]:
             yield from np.array_split(kept, 7)
 
-        found = write_ordered(tmp_path / "rows", blocks(), order)
+        found = write_in_order(tmp_path / "rows", blocks(), order)
         assert found.tobytes() == kept[order].tobytes()
         assert [each.name for each in tmp_path.iterdir()] == ["rows"]
 
@@ -309,7 +309,7 @@ class TestOrder:
         order = np.random.default_rng(0).permutation(rows)
         blocks = (np.zeros(512, [("x", "u1", (width,))]) for _ in range(rows // 512))
         tracemalloc.start()
-        write_ordered(tmp_path / "rows", blocks, order)
+        write_in_order(tmp_path / "rows", blocks, order)
         most = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         assert most < rows * width / 4
@@ -358,7 +358,7 @@ class TestArrays:
         np.save(tmp_path / "y.npy", self.Y)
         made = parted(load_dataset(str(tmp_path)))
         with pytest.raises(UsageError, match="declare `bounds=` and `classes=`"):
-            made.check_room(max_categories=32)
+            made.check_disk_space(max_categories=32)
         made = parted(load_dataset(str(tmp_path), classes=3))
         with pytest.raises(UsageError, match="stored column by column"):
             read(made)

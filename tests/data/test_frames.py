@@ -55,7 +55,7 @@ class TestTypes:
     def test_tell_kinds(self):
         for dtype, kind in [
             ("int8", "number"),
-            ("bool", "truth"),
+            ("bool", "bool"),
             ("object", None),
             ("category", "category"),
             ("datetime64[ns]", "date"),

@@ -116,18 +116,20 @@ class TestCells:
         column = Column(name="x", low=0, high=10, decimal=",", thousands=".")
         cells = np.array([1.5, "1,5", 2, "1.500"], object)
         np.testing.assert_array_equal(
-            convert_to_numbers(cells, column.reading), [1.5, 1.5, 2, 1500]
+            convert_to_numbers(cells, column.cell_format), [1.5, 1.5, 2, 1500]
         )
-        np.testing.assert_array_equal(convert_to_numbers(np.array([1.5]), column.reading), [1.5])
+        np.testing.assert_array_equal(
+            convert_to_numbers(np.array([1.5]), column.cell_format), [1.5]
+        )
 
     @pytest.mark.unit
     def test_a_mark_that_is_a_number_means_every_cell_of_that_value(self):
         column = Column(name="x", low=0, high=10, missing=(-999, "-"))
         cells = np.array(["-999", "-999.0", "-", "N/A", "5", -999, -999.0, None], object)
-        found = convert_to_numbers(cells, column.reading)
+        found = convert_to_numbers(cells, column.cell_format)
         np.testing.assert_array_equal(found, [np.nan] * 4 + [5] + [np.nan] * 3)
         np.testing.assert_array_equal(
-            convert_to_numbers(np.array([-999, 5]), column.reading), [np.nan, 5]
+            convert_to_numbers(np.array([-999, 5]), column.cell_format), [np.nan, 5]
         )
 
 

@@ -17,7 +17,13 @@ from hypothesis import strategies as st
 from pasearch.accounting.events import Gaussian
 from pasearch.data.front_ends import FittedFrontEnd, prepare_front_end
 from pasearch.data.front_ends.parsing import parse_front_end
-from pasearch.data.partitions import Dataset, PartitionCells, Records, Sealed, UnchargedReadError
+from pasearch.data.partitions import (
+    Dataset,
+    PartitionCells,
+    Records,
+    SealedArray,
+    UnchargedReadError,
+)
 from pasearch.data.schema import Schema
 from pasearch.data.split import PARTITIONS, Split, make_split
 from pasearch.errors import BudgetError, UsageError
@@ -271,12 +277,12 @@ class TestTheDoor:
 
     @pytest.mark.unit
     def test_a_sealed_array_gives_no_value(self):
-        sealed = Sealed(arrays()[0])
+        sealed = SealedArray(arrays()[0])
         assert (sealed.shape, len(sealed), sealed.dtype) == ((N, 2), N, np.float64)
         for look in (lambda: sealed[0], lambda: iter(sealed), lambda: sealed + 1):  # type: ignore
             with pytest.raises(TypeError):
                 look()
-        assert Sealed(sealed).shape == sealed.shape
+        assert SealedArray(sealed).shape == sealed.shape
 
 
 class TestRecords:

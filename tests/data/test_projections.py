@@ -19,7 +19,12 @@ from pasearch.data import means, projections
 from pasearch.data.front_ends import FittedFrontEnd
 from pasearch.data.front_ends.parsing import parse_front_end
 from pasearch.data.means import ROW_NORM, FitInput
-from pasearch.data.projections import MIN_DEVIATION, TYPICAL_NORM, fit_components, fit_moments
+from pasearch.data.projections import (
+    MIN_DEVIATION,
+    TYPICAL_NORM,
+    fit_components,
+    fit_standardisation,
+)
 from pasearch.data.schema import RowLayout
 from pasearch.features.views import View
 from pasearch.runs.keys import Keys, Stream
@@ -234,7 +239,7 @@ class TestNoise:
         noisy = GaussianSum(noise_multiplier=sigma).release(total, STREAM) * math.sqrt(24) / n
         mean = np.clip(noisy[:12], 0, 1)
         deviation = np.sqrt(np.maximum(noisy[12:] - mean**2, MIN_DEVIATION**2))
-        affine = fit_moments(given(x, sigma))
+        affine = fit_standardisation(given(x, sigma))
         assert np.allclose(affine.shift.numpy().ravel(), mean, rtol=1e-5)
         scale = TYPICAL_NORM / math.sqrt(12) / deviation
         assert np.allclose(affine.scale.numpy().ravel(), scale, rtol=1e-4)

@@ -135,7 +135,7 @@ class TestColumn:
 
 def mark(column: DictionaryColumn) -> str:
     digest = hashlib.sha256()
-    column.feed(digest)
+    column.update_digest(digest)
     return digest.hexdigest()
 
 

@@ -59,7 +59,9 @@ def runs(
 def uncertainties(search: FeatureSearch) -> tuple[np.ndarray, np.ndarray, float]:
     selector = search.plan.choice.selector
     assert isinstance(selector, CFSGreedy | CFSGenetic)
-    return selector.uncertainties(search.reads(np.zeros(0)), search.keys.stream("selection"))
+    return selector.release_uncertainties(
+        search.open_access(np.zeros(0)), search.keys.stream("selection")
+    )
 
 
 def correlations(seed: int) -> tuple[np.ndarray, np.ndarray]:

@@ -176,7 +176,7 @@ class TestCounts:
         """Every data set of two records and a null one, every record made null."""
         cells = list(itertools.product(*(range(size) for size in SMALL.sizes)))
         mechanism = ContingencyTables(noise_multiplier=1.0)
-        chosen, root = once(SMALL), math.sqrt(mechanism.tables(SMALL))
+        chosen, root = once(SMALL), math.sqrt(mechanism.count_tables(SMALL))
         assert root**2 == pytest.approx(3)
         for first, second in itertools.product(cells, repeat=2):
             codes = np.array([first, second, (-1, -1, -1)])
@@ -213,7 +213,7 @@ class TestRelease:
         monkeypatch.setattr(contingency._TableDenoiser, "make_consistent", seeing)
         joint = count_tables(random_codes(SMALL, 90), SMALL)
         mechanism = ContingencyTables(noise_multiplier=self.SIGMA)
-        chosen, root = once(SMALL), math.sqrt(mechanism.tables(SMALL))
+        chosen, root = once(SMALL), math.sqrt(mechanism.count_tables(SMALL))
         for i in range(times):
             mechanism.release(joint, SMALL, Keys.from_seed(i).stream("tables"))
         return np.array([(each - joint.counts)[chosen] / root for each in seen])
@@ -267,7 +267,7 @@ class TestRelease:
         if broken == "noise off":
             monkeypatch.setattr(contingency.GaussianSum, "release", lambda self, x, stream: x)
         if broken == "root forgotten":
-            monkeypatch.setattr(ContingencyTables, "tables", lambda self, attributes: 1)
+            monkeypatch.setattr(ContingencyTables, "count_tables", lambda self, attributes: 1)
         assert (self.audited(monkeypatch) > charged) == (broken is not None)
 
     @pytest.mark.unit

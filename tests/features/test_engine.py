@@ -188,7 +188,7 @@ class TestNoise:
             exact = points_of(model, records)
         search._used.clear()
         trials = [f"t {number}" for number in range(2000)]
-        found = search.reads(MIDDLE).score_models([model] * 2000, trials, ["trial 0"])
+        found = search.open_access(MIDDLE).score_models([model] * 2000, trials, ["trial 0"])
         noise = np.array(found) - exact
         assert geometric_pvalue(noise, event.epsilon) > ACCEPT
         assert geometric_pvalue(0 * noise, event.epsilon) < REJECT, "exact scores are seen"
@@ -307,14 +307,14 @@ class TestSensitivity:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ):
         """Centred before it is masked, it adds the square of the means' own row."""
-        genuine = View.rows
+        genuine = View.transform_features
 
         def counted(self, records):
             return genuine(self, replace(records, valid=records.valid | True))
 
         near = Neighbours("pca", tmp_path, monkeypatch)
         right = near.summed(3)[1]
-        monkeypatch.setattr(View, "rows", counted)
+        monkeypatch.setattr(View, "transform_features", counted)
         monkeypatch.setattr(
             views, "clip_rows",
             lambda x, valid: np.asarray(x, float)
@@ -345,7 +345,7 @@ class TestSensitivity:
         )
         search = search_of(plan_of("pca"), tmp_path)
         PrincipalComponents().compute_moments(
-            search.reads(MIDDLE), View.of(MIDDLE), search.keys.stream("selection")
+            search.open_access(MIDDLE), View.of(MIDDLE), search.keys.stream("selection")
         )
         lengths = np.linalg.norm(caught[0], axis=1) * MAX_NORM_FACTOR * ROW_NORM
         assert math.sqrt((lengths**2).mean()) < MAX_NORM_FACTOR * ROW_NORM
@@ -497,7 +497,7 @@ class TestSubsets:
         )
         monkeypatch.setattr(PrivateRecordAccess, "train_sets", lambda *_: ["model"] * 3)
         search = search_of(plan_of("subsets"), tmp_path)
-        reads = search.reads(MIDDLE)
+        reads = search.open_access(MIDDLE)
         winners = Counter(
             search.plan.choice.selector.choose(reads, Keys.from_seed(seed).stream("s")).order
             for seed in range(300)
@@ -512,7 +512,7 @@ class TestSubsets:
     ):
         """2,000 draws; those of a law of 3/2 the mean are rejected."""
         plan = plan_of("subsets", law=law, candidates=4.0)
-        reads = search_of(plan, tmp_path).reads(MIDDLE)
+        reads = search_of(plan, tmp_path).open_access(MIDDLE)
 
         def stop(count: int, features: int, source: Any):
             raise Counted(count)

@@ -195,7 +195,7 @@ class TestPasses:
             view = View.of(means, mask)
             if rotated:
                 view = view.with_rotation(rng.normal(size=(view.width, 2)))
-            seen, x = view.transform_records(parts), view.rows(whole)
+            seen, x = view.transform_records(parts), view.transform_features(whole)
             assert torch.equal(view.transform_records(whole).x, x)
             assert seen.x.shape == tuple(x.shape)
             assert (seen.x.dtype, seen.x.device) == (x.dtype, x.device)

@@ -20,9 +20,9 @@ from pasearch.features.cfs import (
     NoisyEntropies,
     compute_merits,
     compute_symmetrical_uncertainty,
+    compute_uncertainties,
     entropy_sensitivity,
     published_sensitivity,
-    uncertainties_from_entropies,
 )
 from pasearch.features.contingency import Attribute, Attributes, JointCounts, count_tables
 from pasearch.runs.keys import Keys
@@ -268,7 +268,7 @@ class TestNoisyEntropies:
         noisy = mechanism.release(
             count_tables(random_codes(90), SMALL), Keys.from_seed(1).stream("h")
         )
-        for each in uncertainties_from_entropies(noisy):
+        for each in compute_uncertainties(noisy):
             assert ((each >= 0) & (each <= 1)).all()
 
     @pytest.mark.unit

@@ -105,7 +105,7 @@ STREAM = Keys.from_seed(1).stream("selection")
 
 
 def uncertainties(given: RecordAccess) -> Any:
-    return CFSGreedy().uncertainties(given, STREAM)
+    return CFSGreedy().release_uncertainties(given, STREAM)
 
 
 def ranked(given: RecordAccess, size: int) -> list[int]:
@@ -211,11 +211,11 @@ class TestIndependence:
         means, chosen = search._release_means(), search.run().chosen
         view = View.of(means)
         assert np.array_equal(chosen.view.shift, means)
-        exact = moments(search.reads(means), view)
+        exact = moments(search.open_access(means), view)
         want = np.linalg.eigh(exact)[1][:, ::-1][:, :2]
         assert chosen.view.rotation is not None
         assert np.array_equal(chosen.view.rotation, want)
-        assert not np.allclose(exact, moments(search.reads(means), View.of(MEANS)))
+        assert not np.allclose(exact, moments(search.open_access(means), View.of(MEANS)))
 
     @pytest.mark.contract
     def test_data_that_were_not_declared_public_are_not_read(self):
@@ -286,7 +286,7 @@ class TestExact:
             plan = plan_on(method, searched_on=None)
             loud = tuple((name, 1e6 if name == "picks" else v) for name, v in plan.noises)
             search = search_of(replace(plan, noises=loud), tmp_path, data=data)
-            private = search.reads(MEANS)
+            private = search.open_access(MEANS)
             slots = search.dataset["train"]._slots
             cells, labels = (each._array[slots] for each in (data.features, data.labels))  # type: ignore[union-attr]
             same = Dataset(

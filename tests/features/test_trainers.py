@@ -105,7 +105,7 @@ class TestBounds:
         monkeypatch.setattr(logistic, "fit_many", fit_many)
         OBJECTIVE.fit_many(records(), MEANS, MASKS, streams(3))
         for mask, mechanism in zip(MASKS, caught["mechanisms"], strict=True):
-            own = View.of(MEANS, mask).rows(records()).numpy()
+            own = View.of(MEANS, mask).transform_features(records()).numpy()
             factor = (own / caught["rows"][:, mask]).mean()
             assert mechanism.data_norm * factor == pytest.approx(
                 MAX_NORM_FACTOR * ROW_NORM, rel=1e-4

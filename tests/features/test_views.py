@@ -198,7 +198,7 @@ class TestView:
     def test_is_the_formula(self):
         x = arrays(9)[0]
         mask = np.array([1, 0, 1, 1, 0, 0], bool)
-        rows = View.of(self.MEANS, mask).rows(records(x)).numpy()
+        rows = View.of(self.MEANS, mask).transform_features(records(x)).numpy()
         m = self.MEANS[mask]
         v = m * (1 - m)
         scale = np.maximum(v, means_of.MIN_VARIANCE) ** -0.25
@@ -210,7 +210,7 @@ class TestView:
         """Centred, it would be minus the means: a record that tells where it is."""
         x, valid = np.zeros((3, 6)), np.array([True, False, True])
         for view in (View.of(self.MEANS), View.of(self.MEANS).with_rotation(np.eye(6)[:, :2])):
-            rows = view.rows(records(x, valid)).numpy()
+            rows = view.transform_features(records(x, valid)).numpy()
             assert not rows[1].any()
             assert rows[0].any()
 
@@ -218,9 +218,9 @@ class TestView:
     def test_a_row_depends_on_its_own_record(self):
         x = arrays(5)[0]
         view = View.of(self.MEANS)
-        before = view.rows(records(x)).numpy()
+        before = view.transform_features(records(x)).numpy()
         x[3] = 0.25
-        after = view.rows(records(x)).numpy()
+        after = view.transform_features(records(x)).numpy()
         assert (before != after).any(axis=1).tolist() == [False, False, False, True, False]
 
     @pytest.mark.property
@@ -232,7 +232,7 @@ class TestView:
             view = view.with_rotation(generator.normal(size=(sum(mask), 2)))
         weights, intercept = generator.normal(size=(3, view.width)), generator.normal(size=3)
         x = arrays(20)[0]
-        own = view.rows(records(x)).numpy() @ weights.T + intercept
+        own = view.transform_features(records(x)).numpy() @ weights.T + intercept
         whole, shifted = view.compose_weights(weights, intercept)
         assert whole.shape == (3, 6)
         assert x @ whole.T + shifted == pytest.approx(own, abs=1e-3)
@@ -244,10 +244,10 @@ class TestView:
         generator = np.random.default_rng(0)
         means = np.array([0.5, 0.2, 0.8, 0.1])
         x = generator.random((40_000, 4)) < means
-        rows = View.of(means).rows(records(x)).numpy()
+        rows = View.of(means).transform_features(records(x)).numpy()
         assert math.sqrt((rows**2).sum(axis=1).mean()) == pytest.approx(ROW_NORM, rel=0.02)
 
     @pytest.mark.unit
     def test_means_at_the_ends_make_finite_views(self):
-        rows = View.of(np.array([0.0, 1.0])).rows(records([[0.0, 1.0], [1.0, 0.0]]))
+        rows = View.of(np.array([0.0, 1.0])).transform_features(records([[0.0, 1.0], [1.0, 0.0]]))
         assert torch.isfinite(rows).all()

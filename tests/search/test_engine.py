@@ -513,7 +513,7 @@ class TestEstimate:
                     receipt.active = False
                 with pytest.raises(UnchargedReadError):
                     cells.open(receipt)  # type: ignore[arg-type]
-            assert "Sealed" in repr(search.dataset.features)
+            assert "SealedArray" in repr(search.dataset.features)
             with (
                 pytest.raises(BudgetError, match="no line 'schema' for partition 'train'"),
                 search.ledger.charged("schema", search.dataset["train"].cells(), key="item 0"),

@@ -316,7 +316,7 @@ def test_records_are_read_as_they_were_written_and_never_written_back(tmp_path: 
     )  # fmt: skip
     own.write(tmp_path)
     for _ in range(2):
-        found = Records.mapped(tmp_path, public=False)
+        found = Records.map_files(tmp_path, public=False)
         assert torch.equal(found.x, own.x)
         assert torch.equal(found.y, own.y)
         assert torch.equal(found.valid, own.valid)

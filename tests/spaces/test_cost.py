@@ -47,9 +47,11 @@ NETWORKS = {
 @pytest.mark.quick
 def test_the_work_of_a_linear_model_by_hand():
     found = measure_step_work(Architecture(layers=()), (7,), 3)
-    assert (found.held, found.parameters, found.trained) == (7, 24, 24)
-    assert found.plain == 2 * 24 * 2  # forward, and the sum: nothing below wants a gradient
-    assert found.operations == found.plain + count_norm_operations(24, 1)
+    assert (found.features, found.parameters, found.trained) == (7, 24, 24)
+    assert (
+        found.nonprivate_operations == 2 * 24 * 2
+    )  # forward, and the sum: nothing below wants a gradient
+    assert found.operations == found.nonprivate_operations + count_norm_operations(24, 1)
 
 
 @pytest.mark.oracle
@@ -61,7 +63,7 @@ def test_torch_counts_as_many_operations_of_a_plain_step():
         x, y = torch.rand(8, *shape), torch.randint(10, (8,))
         with FlopCounterMode(display=False) as counted:
             cross_entropy(network(x), y, reduction="sum").backward()
-        assert measure_step_work(architecture, shape, 10).plain == pytest.approx(
+        assert measure_step_work(architecture, shape, 10).nonprivate_operations == pytest.approx(
             counted.get_total_flops() / 8, rel=0.05
         )
 
@@ -174,7 +176,7 @@ def test_a_plan_is_near_what_was_measured():
         work = measure_step_work(Architecture(layers=tuple(layers)), shape, classes)
         assert work.is_linear == (measured is not None)
         if measured is not None:
-            share = SHARED_TIME if batch * work.held >= MIN_SHARED_NUMBERS else 1.0
+            share = SHARED_TIME if batch * work.features >= MIN_SHARED_NUMBERS else 1.0
             linear = 1e3 * LINEAR_BACKEND_STEP_TIMES.seconds(work, batch, share)
             assert max(measured) / 1.6 < linear < 1.6 * min(measured)
         assert by_torch / 2.1 < 1e3 * EAGER_STEP_TIMES.seconds(work, batch) < 2.1 * by_torch

@@ -106,7 +106,7 @@ class FrontEnd(Stage):
     def module(self, shape: Shape) -> nn.Module:
         """Build the transformation as a module; estimated or learned parameters are not set yet."""
 
-    def ready_module(self, shape: Shape) -> nn.Module:
+    def build_ready_module(self, shape: Shape) -> nn.Module:
         """Build the transformation with all its parameters; not for `fitted` front ends."""
         return self.module(shape)
 
@@ -145,9 +145,9 @@ class FrontEnd(Stage):
         given = FitInput(
             x=x, valid=valid, noise_multiplier=noise_multiplier, stream=stream, form=form
         )
-        return FittedFrontEnd(self, self.fitted_module(given))
+        return FittedFrontEnd(self, self.fit_module(given))
 
-    def fitted_module(self, given: FitInput) -> nn.Module:
+    def fit_module(self, given: FitInput) -> nn.Module:
         """Build the transformation with privately estimated parameters; only if `fitted`.
 
         Cost: that of `fit`.
@@ -221,7 +221,7 @@ class FittedFrontEnd:
 def prepare_front_end(front_end: FrontEnd, shape: Shape, device: str = "cpu") -> FittedFrontEnd:
     """Prepare a front end that is not fitted to records."""
     assert not front_end.fitted
-    return FittedFrontEnd(front_end, front_end.ready_module(shape), device)
+    return FittedFrontEnd(front_end, front_end.build_ready_module(shape), device)
 
 
 FRONT_ENDS = Registry("front end", FrontEnd, "pasearch.data.front_ends")
@@ -309,7 +309,7 @@ class CentredFrontEnd(FrontEnd):
 
         return nn.Sequential(self.first_stage.module(shape), Affine(self.output_shape(shape)))
 
-    def fitted_module(self, given: FitInput) -> nn.Module:
+    def fit_module(self, given: FitInput) -> nn.Module:
         """Build the centring with a privately estimated mean of every output."""
         from pasearch.data.projections import fit_centring
 
@@ -341,11 +341,11 @@ class Standardise(ShiftedFrontEnd):
     name: ClassVar[str] = "standardise"
     description_template: ClassVar[str] = "standardised features"
 
-    def fitted_module(self, given: FitInput) -> nn.Module:
+    def fit_module(self, given: FitInput) -> nn.Module:
         """Build the map with a privately estimated mean and deviation of every feature."""
-        from pasearch.data.projections import fit_moments
+        from pasearch.data.projections import fit_standardisation
 
-        return fit_moments(given)
+        return fit_standardisation(given)
 
 
 @FRONT_ENDS.register
@@ -360,7 +360,7 @@ class Centred(ShiftedFrontEnd):
     name: ClassVar[str] = "centred"
     description_template: ClassVar[str] = "privately standardised features"
 
-    def fitted_module(self, given: FitInput) -> nn.Module:
+    def fit_module(self, given: FitInput) -> nn.Module:
         """Build the map with a privately estimated mean of every feature."""
         from pasearch.data.projections import build_centring_map, estimate_means
 
@@ -402,7 +402,7 @@ class CentredPairs(FrontEnd):
 
         return pairs.CentredPairs(shape[0], self.pairs)
 
-    def fitted_module(self, given: FitInput) -> nn.Module:
+    def fit_module(self, given: FitInput) -> nn.Module:
         """Build the map with a privately estimated mean of every feature."""
         from pasearch.data.pairs import build_pairs_map
         from pasearch.data.projections import estimate_means
@@ -443,7 +443,7 @@ class PrincipalComponents(FrontEnd):
 
         return Projection(math.prod(shape), self.components)
 
-    def fitted_module(self, given: FitInput) -> nn.Module:
+    def fit_module(self, given: FitInput) -> nn.Module:
         """Build the projection on the leading eigenvectors of private second moments."""
         from pasearch.data.projections import fit_components
 
@@ -542,7 +542,7 @@ class Whitened(FrontEnd):
 
         return WhitenedImage(shape, self.views)
 
-    def ready_module(self, shape: Shape) -> nn.Module:
+    def build_ready_module(self, shape: Shape) -> nn.Module:
         from pasearch.data.whitening import WhitenedImage, learn_directions
 
         module = WhitenedImage(shape, self.views)
