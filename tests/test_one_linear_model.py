@@ -84,7 +84,7 @@ def test_one_stream_trains_the_same_model(number: bool, monkeypatch: pytest.Monk
     trainer = DpSgdTrainer(noise=0.3, outputs=schema.outputs, regression=number)
     model = trainer.fit(records, view, STREAM)
     scores = network(seen.x).detach().numpy()
-    assert np.allclose(scores, model.scores(records.x).numpy(), atol=2e-4)
+    assert np.allclose(scores, model.compute_scores(records.x).numpy(), atol=2e-4)
     assert np.abs(scores).max() > 0.01, "it has moved from 0"
 
 

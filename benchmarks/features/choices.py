@@ -102,7 +102,7 @@ def viewed(table: Path, arm: str, epsilon: float, seed: int) -> dict[str, float]
         model = DpSgdTrainer(outputs=2, regression=False, noise=mu).fit(
             train, view, keys.stream("fit", arm)
         )
-    scores = model.scores(test.x).numpy()
+    scores = model.compute_scores(test.x).numpy()
     margin, positive = scores[:, 1] - scores[:, 0], test.y.numpy() == 1
     return {
         "accuracy": float(np.mean((margin > 0) == positive)),

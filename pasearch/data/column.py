@@ -160,8 +160,8 @@ class Column:
         self._set("name", normalize_unicode(self.name))
         for key in ("bins", "categories", "vocabulary", "parts", "missing"):
             self._set(key, convert_to_plain_list(getattr(self, key)))
-        self._set("kind", self._checked_kind())
-        self._check_notation()
+        self._set("kind", self._resolve_kind())
+        self._parse_notation()
         if self.kind == "number":
             if self.low is not None or self.high is not None:
                 if (bounds := parse_bounds(self.low, self.high)) is None:
@@ -171,18 +171,18 @@ class Column:
                     )
                 self._set("low", bounds[0])
                 self._set("high", bounds[1])
-            self._set("bins", self._checked_bins())
+            self._set("bins", self._parse_bins())
         if self.kind == "category":
-            self._check_categories()
+            self._parse_categories()
         if self.kind == "text":
-            self._set("vocabulary", self._checked_vocabulary())
+            self._set("vocabulary", self._parse_vocabulary())
         if self.kind == "date":
-            self._check_date()
+            self._parse_date_keys()
 
     def _set(self, field: str, value: object) -> None:
         object.__setattr__(self, field, value)
 
-    def _checked_kind(self) -> str | None:
+    def _resolve_kind(self) -> str | None:
         """Return the declared kind, or the one that the other keys imply; None if neither."""
         by_kind = {
             kind: [key for key in keys if getattr(self, key) is not None]
@@ -199,7 +199,7 @@ class Column:
             )
         return kind
 
-    def _check_notation(self) -> None:
+    def _parse_notation(self) -> None:
         """Check and convert the notation of cells: units, decimal mark and missing marks."""
         if self.units is not None:
             given = self.units.items() if isinstance(self.units, Mapping) else self.units
@@ -221,13 +221,13 @@ class Column:
             except UsageError as error:
                 raise self._make_error(str(error)) from None
 
-    def _check_categories(self) -> None:
+    def _parse_categories(self) -> None:
         """Check and convert the categories; none may also be a missing mark."""
         if self.case is not None and type(self.case) is not bool:
             raise self._make_error(f"case is {self.case!r}: expected true or false.")
         if self.categories is None:
             return
-        names = self._checked_names("categories", self.categories)
+        names = self._parse_names("categories", self.categories)
         marks = set(map(self.comparison_key, self.missing or ()))
         if both := [name for name in names if self.comparison_key(name) in marks]:
             raise self._make_error(
@@ -236,7 +236,7 @@ class Column:
             )
         self._set("categories", names)
 
-    def _check_date(self) -> None:
+    def _parse_date_keys(self) -> None:
         """Check and convert the bounds, the format and the parts of a date column."""
         days = [dates.normalize_day(each) for each in (self.lower, self.upper)]
         first, last = days
@@ -258,7 +258,7 @@ class Column:
                 )
             self._set("parts", parts)
 
-    def _checked_bins(self) -> int | tuple[float, ...] | str | None:
+    def _parse_bins(self) -> int | tuple[float, ...] | str | None:
         """Return the number of bins, the edges between them, `QUANTILE_BINS`, or None."""
         bins = self.bins
         if bins is None or bins == QUANTILE_BINS:
@@ -280,7 +280,7 @@ class Column:
             "edges between bins, or 'quantiles'."
         )
 
-    def _checked_names(self, what: str, names: object) -> tuple[str, ...]:
+    def _parse_names(self, what: str, names: object) -> tuple[str, ...]:
         """Return a list of categories or words as strings, which must differ and not be empty."""
         if not isinstance(names, Sequence) or isinstance(names, str):
             raise self._make_error(f"{what} is {names!r}: expected a list of strings.")
@@ -307,9 +307,9 @@ class Column:
         number = canonicalize_number(text)
         return self._fold_case(text) if number is None else number
 
-    def _checked_vocabulary(self) -> tuple[str, ...]:
+    def _parse_vocabulary(self) -> tuple[str, ...]:
         """Return the words of a text column, each in lower case."""
-        words = self._checked_names("vocabulary", self.vocabulary or ())
+        words = self._parse_names("vocabulary", self.vocabulary or ())
         if not words:
             raise self._make_error(
                 "kind 'text' requires a vocabulary, because it cannot be estimated privately: "

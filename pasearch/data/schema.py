@@ -115,7 +115,7 @@ class Schema:
         elif self.target is not None:
             raise UsageError("Bounds of the target require regression: set `regression=True`.")
         elif self.classes is not None:
-            if not (_is_integer(self.classes) and self.classes >= 2):
+            if not (is_integer(self.classes) and self.classes >= 2):
                 raise UsageError(
                     f"The number of classes is {self.classes!r}: expected an integer, 2 or more."
                 )
@@ -132,7 +132,7 @@ class Schema:
                     "sorted."
                 )
             object.__setattr__(self, "labels", tuple(self.labels))
-        if not self.shape or not all(_is_integer(side) and side > 0 for side in self.shape):
+        if not self.shape or not all(is_integer(side) and side > 0 for side in self.shape):
             raise UsageError(f"A record's shape is {self.shape}: expected at least one feature.")
         if not math.prod(int(side) for side in self.shape) <= MAX_ARRAY_FEATURES:
             raise UsageError(
@@ -376,5 +376,6 @@ def require_known(value: Any) -> Any:
     return value
 
 
-def _is_integer(value: object) -> bool:
+def is_integer(value: object) -> bool:
+    """Whether a value is an integer of Python or NumPy, but not a Boolean."""
     return isinstance(value, Integral) and not isinstance(value, bool)

@@ -202,7 +202,7 @@ class NoisyEntropies:
         """
         return NoisySum(epsilon=self.epsilon, most=ENTROPY_GRID_STEPS + 2)
 
-    def scale(self, n: int) -> float:
+    def noise_scale(self, n: int) -> float:
         """Return the scale of the noise, its mean absolute value, in bits."""
         return self._noise.most / self.epsilon * self._step(n)
 
@@ -230,7 +230,9 @@ class NoisyEntropies:
             released[i, j] = released[j, i] = step * noise.release(round(exact[i, j] / step), own)
         return released
 
-    def simulate_noise(self, released: Array, n: int, generator: np.random.Generator) -> Array:
+    def simulate_irrelevant_features(
+        self, released: Array, n: int, generator: np.random.Generator
+    ) -> Array:
         """Simulate the noisy uncertainties of irrelevant features with the class.
 
         An irrelevant feature is independent of the class, so noise alone causes its uncertainty.
@@ -246,8 +248,8 @@ class NoisyEntropies:
         Cost: none, because only released entropies are used.
         """
         alone, k = np.diag(released), len(released)
-        own, pair = generator.laplace(scale=self.scale(n), size=(2, NOISE_SIMULATIONS, k - 1))
-        of_class = generator.laplace(scale=self.scale(n), size=(NOISE_SIMULATIONS, 1))
+        own, pair = generator.laplace(scale=self.noise_scale(n), size=(2, NOISE_SIMULATIONS, k - 1))
+        of_class = generator.laplace(scale=self.noise_scale(n), size=(NOISE_SIMULATIONS, 1))
         both = alone[:-1] + alone[-1]
         varies = (alone[:-1] > MIN_ENTROPY) & (alone[-1] > MIN_ENTROPY)
         noise = 2 * (own + of_class - pair)
@@ -261,7 +263,7 @@ class NoisyEntropies:
             n: Number of records, null records included.
             delta: Additive delta of the composition, in (0, 1).
         """
-        one = published_sensitivity(n) / self.scale(n)
+        one = published_sensitivity(n) / self.noise_scale(n)
         times = published_sensitivity(n) / entropy_sensitivity(n, replace_one=True)
         return PublishedBound(
             value=bao_equation_8(
@@ -573,7 +575,7 @@ class MeritSelector(Selector):
             exact = attributes.count_pairs(records)
             released = entropies.release(exact, stream.child("entropies"))
         apart = stream.child("independent").generator()
-        shown = entropies.simulate_noise(released, reads.slots, apart)
+        shown = entropies.simulate_irrelevant_features(released, reads.slots, apart)
         return *compute_uncertainties(released), float(np.quantile(shown, IRRELEVANCE_QUANTILE))
 
 
@@ -638,7 +640,7 @@ class CFSGreedy(MeritSelector, SizedSelector):
         if self.size is not None:
             owners = np.arange(len(means)) if columns is None else columns
             begun = np.unique(owners[list(order.features)], return_index=True)[1]
-            order = replace(order, size=int(np.sort(begun)[self.count(len(begun)) - 1]) + 1)
+            order = replace(order, size=int(np.sort(begun)[self.resolve_size(len(begun)) - 1]) + 1)
         return SelectionResult.of(
             means, order.selected, to_class=to_class, blank=blank, merit=order.merit
         )

@@ -96,7 +96,7 @@ class PublicRecordAccess(RecordAccess):
         train, _ = self._held_out
         source = Keys.from_seed(0)
         streams = [source.stream("public", trial) for trial in trials]
-        trainer = self.trainer.scale_signal(self.slots / len(train))
+        trainer = self.trainer.reduce_noise(self.slots / len(train))
         return trainer.fit_many(train, self.means, sets, streams)
 
     def score_models(
@@ -171,7 +171,7 @@ class FeatureSearch(Engine):
                 model = self._make_trainer(FINAL_LINE).fit(
                     records, chosen.view, stream, on_step=self.progress.step
                 )
-        test, exact = self.release_test(self._open_line(TEST_LINE, "test"), model.counts)
+        test, exact = self.release_test(self._open_line(TEST_LINE, "test"), model.compute_counts)
         return FeatureOutcome(
             chosen=chosen,
             model=model,
@@ -279,7 +279,7 @@ class FeatureSearch(Engine):
             view = View.of(means, make_mask(order[:size], len(means)))
             stream = self.keys.stream("curve", int(size))
             models = trainer.fit(train, view, stream), trainer.fit_public(train, view)
-            private, without = (model.counts(test, metric)[0] / best for model in models)
+            private, without = (model.compute_counts(test, metric)[0] / best for model in models)
             found.append({"features": int(size), "private": private, "without": without})
         return tuple(found)
 
@@ -392,7 +392,7 @@ class PrivateRecordAccess(RecordAccess):
                 Work(key=f"set {place}", do=fit, reads=(opened,)) for place, fit in enumerate(fits)
             ]
             found = search.executor.run_in_order(works, threads, parallel)
-            return [fit.model(own) for fit, own in zip(fits, found, strict=True)]
+            return [fit.parse_model(own) for fit, own in zip(fits, found, strict=True)]
 
     def score_models(
         self, models: Sequence[LinearModel], trials: Sequence[str], keys: Iterable[str]

@@ -57,11 +57,11 @@ class RandomFeatures(SizedSelector):
 
     def choose(self, reads: RecordAccess, stream: Stream) -> SelectionResult:
         features = len(reads.means)
-        order = stream.generator().permutation(features)[: self.count(features)].tolist()
+        order = stream.generator().permutation(features)[: self.resolve_size(features)].tolist()
         return SelectionResult.of(reads.means, order)
 
     def count_selected(self, features: int) -> int:
-        return self.count(features)
+        return self.resolve_size(features)
 
 
 MAX_POOL_SIDE = 1024  # maximum side of a pool, pixels

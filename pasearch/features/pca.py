@@ -55,7 +55,7 @@ class PrincipalComponents(SizedSelector):
         """Choose the components with the largest noisy eigenvalues."""
         view = View.of(reads.means)
         moments = self.compute_moments(reads, view, stream)
-        size = self.count(len(reads.means))
+        size = self.resolve_size(len(reads.means))
         directions = np.linalg.eigh(moments)[1][:, ::-1][:, :size]
         return SelectionResult(view=view.with_rotation(np.ascontiguousarray(directions)))
 
@@ -77,4 +77,4 @@ class PrincipalComponents(SizedSelector):
 
     def count_components(self, features: int) -> int:
         """Return the number of components."""
-        return self.count(features)
+        return self.resolve_size(features)

@@ -344,7 +344,7 @@ class SizedSelector(Selector):
         if self.size is not None:
             object.__setattr__(self, "size", check_positive_integer("k", self.size))
 
-    def count(self, features: int) -> int:
+    def resolve_size(self, features: int) -> int:
         """Return the number of selected features: the size, or d^(2/3) of d features by default."""
         usual = max(1, round(features ** (2 / 3)))
         return min(features, usual if self.size is None else self.size)

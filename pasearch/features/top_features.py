@@ -28,7 +28,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import reduce
-from numbers import Integral
 from operator import add
 from typing import ClassVar
 
@@ -38,6 +37,7 @@ import numpy.typing as npt
 from pasearch.accounting.checks import check_positive, check_positive_integer, make_post_init
 from pasearch.accounting.events import PureDP, SelfComposition
 from pasearch.data.partitions import Records
+from pasearch.data.schema import is_integer
 from pasearch.errors import UsageError
 from pasearch.features.contingency import Attributes, make_attributes
 from pasearch.features.selector import (
@@ -73,7 +73,7 @@ class ClassShares:
         given = tuple(self.thousandths)
         if (
             len(given) < 2
-            or not all(_is_integer(p) and p >= 0 for p in given)
+            or not all(is_integer(p) and p >= 0 for p in given)
             or sum(given) != SHARE_DENOMINATOR
         ):
             raise UsageError(
@@ -222,7 +222,7 @@ class TopMechanism:
         """
         if not len(points) >= self.k:
             raise UsageError(f"k is {self.k}: expected at most the {len(points)} features.")
-        if not all(map(_is_integer, points)):
+        if not all(map(is_integer, points)):
             raise TypeError("points must be integers: count records.")
         left, picked = list(range(len(points))), []
         for turn in range(self.k):
@@ -272,10 +272,6 @@ class PermuteAndFlip(TopMechanism):
                 return index
 
 
-def _is_integer(value: object) -> bool:
-    return isinstance(value, Integral) and not isinstance(value, bool)
-
-
 # Names of charges: each is a line of the plan.
 SHARES_LINE = "class shares"
 PICKS_LINE = "picks"
@@ -314,7 +310,7 @@ class TopSelector(SizedSelector):
 
     def lines(self, form: DataMetadata, trainer: type[Trainer]) -> tuple[LineTemplate, ...]:
         """Return the charges of the noisy class shares, and of k private selections."""
-        count = self.count(form.features)
+        count = self.resolve_size(form.features)
         return (
             LineTemplate(name=SHARES_LINE, knob=GAUSSIAN_NOISE, share=CLASS_SHARES_FRACTION),
             LineTemplate(
@@ -325,7 +321,7 @@ class TopSelector(SizedSelector):
 
     def choose(self, reads: RecordAccess, stream: Stream) -> SelectionResult:
         # At most the planned size: an estimated schema has no more features than planned.
-        attributes, size = make_attributes(reads.schema), self.count(len(reads.means))
+        attributes, size = make_attributes(reads.schema), self.resolve_size(len(reads.means))
         if reads.public:
             with reads.open_line(PICKS_LINE) as records:
                 tables = _count_class_tables_of(records, attributes)
@@ -349,7 +345,7 @@ class TopSelector(SizedSelector):
         return SelectionResult.of(reads.means, picked)
 
     def count_selected(self, features: int) -> int:
-        return self.count(features)
+        return self.resolve_size(features)
 
 
 def _count_classes(records: Records, attributes: Attributes) -> Array:

@@ -63,7 +63,7 @@ class LinearModel:
     intercept: Array
     link: str
 
-    def scores(self, x: Tensor) -> Tensor:
+    def compute_scores(self, x: Tensor) -> Tensor:
         """Compute the scores of encoded records, float32 (n, outputs)."""
         weights, intercept = (
             torch.from_numpy(np.asarray(each, np.float32))
@@ -71,7 +71,7 @@ class LinearModel:
         )
         return x.flatten(1) @ weights.T + intercept
 
-    def counts(self, records: Records, metric: Metric) -> list[int]:
+    def compute_counts(self, records: Records, metric: Metric) -> list[int]:
         """Compute the counts that a metric is computed from, on open records: private."""
         return count_for_models([self], records, metric)[0]
 
@@ -105,7 +105,9 @@ def count_for_models(
         scores = [
             (own.link, each)
             for group, model in zip(groups, stacked, strict=True)
-            for own, each in zip(group, model.scores(part.x).chunk(len(group), dim=1), strict=True)
+            for own, each in zip(
+                group, model.compute_scores(part.x).chunk(len(group), dim=1), strict=True
+            )
         ]
         if metric.needs_probabilities:
             scores = [(link, scores_to_logits(each, link)) for link, each in scores]
@@ -149,7 +151,7 @@ class Trainer(ABC):
         return "identity" if regression else "softmax"
 
     @abstractmethod
-    def scale_signal(self, factor: float) -> Self:
+    def reduce_noise(self, factor: float) -> Self:
         """Return the trainer with noise that is lower by `factor`, for a smaller data set.
 
         Noise that is lower by n / m on m records has the same effect as the original on n records.
@@ -236,7 +238,7 @@ class DpSgdTrainer(Trainer):
             bounds=MU_RANGE, event=lambda mu: make_linear_recipe(slots, mu, regression).event(slots)
         )
 
-    def scale_signal(self, factor: float) -> Self:
+    def reduce_noise(self, factor: float) -> Self:
         return replace(self, noise=min(MU_RANGE[1], self.noise * factor))
 
     def fit(
@@ -275,7 +277,7 @@ class ObjectiveTrainer(Trainer):
         """Return the link of two classes, or of each class against the rest."""
         return "one-vs-rest" if outputs > 2 else "softmax"
 
-    def scale_signal(self, factor: float) -> Self:
+    def reduce_noise(self, factor: float) -> Self:
         return replace(self, noise=self.noise * factor)
 
     def fit(
@@ -322,7 +324,7 @@ class MomentsTrainer(Trainer):
     def knob(cls, slots: int, regression: bool) -> NoiseParameter:
         return GAUSSIAN_NOISE
 
-    def scale_signal(self, factor: float) -> Self:
+    def reduce_noise(self, factor: float) -> Self:
         return replace(self, noise=self.noise / factor)
 
     def fit(
@@ -385,7 +387,7 @@ class SetTraining:
             model = self.trainer.fit(self.opened.records(arrays), self.view, self.stream)
         return np.column_stack([model.weights, model.intercept]).astype("<f8").tobytes()
 
-    def model(self, found: bytes) -> LinearModel:
+    def parse_model(self, found: bytes) -> LinearModel:
         """Parse the model from the bytes that a worker returned."""
         trainer = self.trainer
         both = np.frombuffer(found, "<f8").reshape(trainer.outputs, -1)

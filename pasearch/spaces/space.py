@@ -262,7 +262,7 @@ class Space(ABC):
             likeness = []
             for value in range(self.sizes[place]):
                 genotype[place] = value
-                likeness.append(_measure_similarity(self.candidate(genotype).to_json(), wanted))
+                likeness.append(_compare_candidates(self.candidate(genotype).to_json(), wanted))
             genotype[place] = likeness.index(max(likeness))
         return self.candidate(genotype).to_json() == wanted
 
@@ -518,7 +518,7 @@ class Portfolio(Space):
         return cls(name=str(values.get("name", "portfolio")), entries=made)
 
 
-def _measure_similarity(one: dict[str, Any], other: dict[str, Any]) -> tuple[bool, int]:
+def _compare_candidates(one: dict[str, Any], other: dict[str, Any]) -> tuple[bool, int]:
     """Compare two candidates: whether they have equally many layers, and number of equal fields."""
     pairs = [*zip(one["layers"], other["layers"], strict=False)]
     pairs.append((one["settings"], other["settings"]))

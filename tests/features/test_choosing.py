@@ -219,12 +219,12 @@ class TestBlank:
         given: Any = (tmp_path, "entropies", 500.0)
         share = np.mean([(to_class > blank).mean() for to_class, blank in runs(*given)])
         assert share < 0.2
-        genuine = NoisyEntropies.simulate_noise
+        genuine = NoisyEntropies.simulate_irrelevant_features
 
         def quiet(self: NoisyEntropies, *arguments: Any) -> np.ndarray:
             return genuine(replace(self, epsilon=4.0 * self.epsilon), *arguments)
 
-        monkeypatch.setattr(NoisyEntropies, "simulate_noise", quiet)
+        monkeypatch.setattr(NoisyEntropies, "simulate_irrelevant_features", quiet)
         wrong = np.mean([(to_class > blank).mean() for to_class, blank in runs(*given)])
         assert wrong > 0.25
 

@@ -183,7 +183,7 @@ class TestPasses:
         for each in models[1:]:
             np.testing.assert_allclose(each.weights, models[0].weights, rtol=1e-7, atol=1e-9)
         metric = find_default_metric(regression=True)
-        own = models[0].counts(whole, metric)
+        own = models[0].compute_counts(whole, metric)
         assert count_for_models(models * 40, parts, metric) == [own] * 160
 
     @pytest.mark.oracle

@@ -221,8 +221,8 @@ class TestNoisyEntropies:
         assert all((each == each.T).all() for each in found)
         noise = np.array([(each - exact)[upper] for each in found])
         scale = entropy_sensitivity(80) / self.EPSILON
-        assert mechanism.scale(80) == pytest.approx(scale, rel=1e-3)
-        assert mechanism.scale(80) > scale
+        assert mechanism.noise_scale(80) == pytest.approx(scale, rel=1e-3)
+        assert mechanism.noise_scale(80) > scale
         assert self.pvalues(noise, scale) > 1e-4
         for wrong in (2 / 3, 3 / 2, 1e-6):
             assert self.pvalues(wrong * noise, scale) < 1e-12
@@ -232,7 +232,7 @@ class TestNoisyEntropies:
     def test_the_claim_is_more_for_the_same_noise(self):
         mechanism = NoisyEntropies(epsilon=0.05, attributes=SMALL)
         claim = mechanism.claim(n=32561, delta=1e-5)
-        one = published_sensitivity(32561) / mechanism.scale(32561)
+        one = published_sensitivity(32561) / mechanism.noise_scale(32561)
         assert one == pytest.approx(0.05 * 2.2294, rel=1e-3)
         assert claim.value == pytest.approx(
             one * math.sqrt(110 * math.log(1e5)) + 55 * one * math.expm1(one)

@@ -79,7 +79,7 @@ def made(schema, **choice: Any):
 def count_of(name: str, features: int, **settings: Any) -> int:
     selector = make_choice(name, **settings).selector
     assert isinstance(selector, SizedSelector)
-    return selector.count(features)
+    return selector.resolve_size(features)
 
 
 class TestLines:

@@ -358,11 +358,11 @@ class TestCompared:
     def test_noise_gives_the_signal_of_the_final_training(self):
         """What a record of n moves, over the noise: epsilon n, n / sigma, or mu n."""
         each = [kind(noise=noise, outputs=1, regression=True) for kind, noise in STRONG]
-        strong = [it.scale_signal(3200 / 320).noise for it in each]
+        strong = [it.reduce_noise(3200 / 320).noise for it in each]
         assert strong == pytest.approx([80.0, 0.001, 1.0])
-        weak = [it.scale_signal(3200 / 32000).noise for it in each]
+        weak = [it.reduce_noise(3200 / 32000).noise for it in each]
         assert weak == pytest.approx([0.8, 0.1, 0.01])
-        assert each[2].scale_signal(3200.0).noise == MU_RANGE[1]
+        assert each[2].reduce_noise(3200.0).noise == MU_RANGE[1]
 
     @pytest.mark.unit
     def test_so_do_the_trainings_of_candidates(self, monkeypatch: pytest.MonkeyPatch):
