@@ -59,7 +59,7 @@ def not_shrunk(monkeypatch: pytest.MonkeyPatch) -> None:
 def points_of(model: LinearModel, records: Any) -> int:
     """A linear model's points by the usual metric."""
     metric = find_default_metric(records.y.is_floating_point())
-    return metric.compute_points(model.counts(records, metric), len(records))
+    return metric.compute_points(model.compute_counts(records, metric), len(records))
 
 
 def fits(held: PrivacyFilter, event: Event) -> bool:
