@@ -1,1 +1,1 @@
-"""Arithmetic of privacy: budgets, events and what they cost. No I/O, no torch, no scikit-learn."""
+"""Privacy accounting: budgets, events and their cost. No I/O, no torch, no scikit-learn."""

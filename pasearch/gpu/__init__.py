@@ -1,1 +1,1 @@
-"""Kernels of our own for a GPU: its random bits, and noise on a sum."""
+"""GPU kernels (Triton) for random bits, noise on sums, and training steps of dense networks."""

@@ -1,1 +1,1 @@
-"""What a run keeps: its folder, its ledger of charges, its secret keys, its store of trials."""
+"""Infrastructure of a run: folder, ledgers, keys, exact noise, store of trials, executors."""

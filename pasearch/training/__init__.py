@@ -1,1 +1,1 @@
-"""How one candidate is trained privately: batch, gradients, bound, sum, noise, step, average."""
+"""Private training of one network: batches, gradients, clipping, noise, optimizer, metrics."""

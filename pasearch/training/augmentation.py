@@ -1,9 +1,9 @@
-"""Data augmentation: several views of each record, whose gradients are averaged before clipping.
+"""Data augmentation: random views of each record, whose gradients are averaged before clipping.
 
-    g_i = (1 / K) sum over views v of grad loss(v(x_i)),   then clipped: sensitivity C, as for one
+    g_i = (1 / K) sum over K views v of grad loss(v(x_i))
 
-Views are shifts of up to `shift` pixels, padded with 0, and mirror images. They are drawn from the
-key of the step, independently of the data.
+g_i is clipped, so the sensitivity C is that of one view. A view is the image shifted by up to
+`shift` pixels, padded with 0, and possibly mirrored. Views are drawn independently of the data.
 
 Source: De et al. 2022 (augmentation multiplicity). Proof: docs/guarantees/bounding.md.
 """
@@ -27,10 +27,11 @@ if TYPE_CHECKING:
 
 
 MAX_VIEWS = 1000
-"""Maximum number of views: each is one more forward and backward pass of its record."""
+"""Maximum number of views; each is a forward and backward pass."""
 
 
 def _check_views(name: str, value: object) -> int:
+    """Check a number of views, and return it."""
     views = check_positive_integer(name, value)
     if not views <= MAX_VIEWS:
         raise UsageError(
@@ -42,12 +43,11 @@ def _check_views(name: str, value: object) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Augmentation(Stage):
-    """Random shifts and mirror images of an image record.
+    """Random shifted and mirrored views of an image.
 
     Args:
         views: Number of views K, 1 to `MAX_VIEWS`.
-        shift: Maximum shift in each direction, pixels, 0 or more; below the image's side
-            (`check_fits`).
+        shift: Maximum shift in each direction, pixels, from 0 to the side of the image minus 1.
         flip: Whether half of the views are mirrored left to right.
     """
 
@@ -63,7 +63,7 @@ class Augmentation(Stage):
     flip: bool = False
 
     def check_fits(self, shape: tuple[int, ...]) -> None:
-        """Refuse records that have no such views; called before anything is charged.
+        """Check that records have such views; called before anything is charged.
 
         Args:
             shape: Shape of one record after preprocessing.
@@ -85,11 +85,11 @@ class Augmentation(Stage):
             )
 
     def apply(self, x: Tensor, generator: np.random.Generator) -> Tensor:
-        """Compute K views of every record, (batch * K, ...); those of one record are adjacent.
+        """Draw K views of every record, (batch * K, ...); those of one record are adjacent.
 
         Args:
             x: Images, (batch, height, width) or (batch, channels, height, width).
-            generator: Random generator of this step.
+            generator: Random generator, used for this step only.
 
         Raises:
             UsageError: Records are not images, or a shift is as large as an image.
@@ -137,4 +137,5 @@ AUGMENTATIONS.register(Augmentation)
 
 
 def _is_inside(places: Tensor, size: int) -> Tensor:
+    """Mark the indices that are in [0, size)."""
     return (places >= 0) & (places < size)

@@ -1,14 +1,14 @@
-"""Sampling of batches, and the privacy event of a Gaussian release on them.
+"""Sampling methods for batches, and the privacy event of a sum with Gaussian noise over a batch.
 
-    Poisson            each record with probability q, independently      PoissonGaussian(q, sigma)
-    TruncatedPoisson   the same; a random subset of `cap` if larger       TruncatedPoissonGaussian
-    Reshuffled         disjoint batches of a new permutation per epoch    Gaussian(sigma) per epoch
+    Poisson            each record with probability q, independently;     PoissonGaussian(q, sigma)
+    TruncatedPoisson   the same, but at most `cap` records at random;     TruncatedPoissonGaussian
+    Reshuffled         disjoint batches of a new permutation per epoch;   Gaussian(sigma) per epoch
 
 Poisson sampling is exact: the gaps between chosen indices are Geometric(q), i_k = i_(k-1) + G_k. So
-a batch costs about q n random numbers instead of n. A batch may be empty, which still adds noise,
-or large, which is processed in chunks. Null records are sampled like any other. Reshuffled batches
-have no amplification: an epoch that was started costs one release, at the smallest noise of its
-steps.
+a batch needs about q n random numbers instead of n. A batch may be empty; then its sum is only
+noise. Large batches are processed in parts. Null records are sampled like all others. Reshuffled
+batches have no privacy amplification: every epoch that was started costs one release, with the
+smallest noise of its steps.
 
 Source: docs/rules.md, rule 7; Yu et al., Theorem 2 (reshuffled). Proof: docs/guarantees/dp-sgd.md,
 docs/guarantees/batching.md.
@@ -34,21 +34,20 @@ if TYPE_CHECKING:
 
 
 class Batching(Stage):
-    """Sampling method for batches, and the privacy event of a Gaussian release on one."""
+    """Sampling method for batches, and the privacy event of a noisy sum over one batch."""
 
     __slots__ = ()
 
     has_cap: ClassVar[bool] = False
-    """Whether it uses the recipe's `cap`."""
+    """Whether the method uses the field `cap` of the recipe."""
     sampled: ClassVar[bool] = True
-    """Whether each step draws an independent Poisson sample and is charged; else `count_releases`.
-    """
+    """Whether batches are independent random samples, so that each step is charged."""
     has_renyi_cost: ClassVar[bool] = True
-    """Whether a step has a Renyi cost, which a privacy filter can add up."""
+    """Whether the Renyi divergence of a step is bounded, as privacy filters require."""
     independent: ClassVar[bool] = False
     """Whether each record is included by an independent Bernoulli draw."""
     assumes: ClassVar[str] = "Poisson sampling is exact (geometric gaps)"
-    """Assumption of the privacy analysis, which the code satisfies."""
+    """Assumption of the privacy analysis, which the code satisfies; for the privacy card."""
 
     @classmethod
     @abstractmethod
@@ -57,13 +56,13 @@ class Batching(Stage):
 
     @abstractmethod
     def batch(self, n: int, stream: Stream, step: int) -> np.ndarray:
-        """Draw the record indices of a step, ascending, from the batch stream of the trial."""
+        """Draw the record indices of a step, ascending, from the random stream "batch"."""
 
     @abstractmethod
     def max_batch_size(self, n: int, deviations: float) -> int:
-        """Compute the largest batch size for n records.
+        """Compute the maximum batch size for n records.
 
-        For a Poisson batch, which has no maximum: its mean plus `deviations` standard deviations.
+        For Poisson sampling it is the mean plus `deviations` standard deviations, at most n.
         """
 
     @property
@@ -73,11 +72,11 @@ class Batching(Stage):
 
     @abstractmethod
     def epoch(self, step: int) -> int:
-        """Compute the epoch of a step, both from 0."""
+        """Compute the epoch of a step; both are counted from 0."""
 
     @abstractmethod
     def event(self, noise_multiplier: float) -> Event:
-        """Compute the privacy event of a batch sum with Gaussian noise."""
+        """Compute the privacy event of one charged release, a noisy sum over a batch or epoch."""
 
     def count_releases(self, steps: int) -> int:
         """Count the charged releases of `steps` steps of one epoch."""
@@ -94,7 +93,7 @@ BATCHINGS = Registry("batching", Batching, "pasearch.training.batching", example
 @BATCHINGS.register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Poisson(Batching):
-    """Poisson sampling, and the event of a Gaussian release on such a sample.
+    """Poisson sampling: each record is in a batch with probability q, independently.
 
     Args:
         sampling_probability: q, in (0, 1].
@@ -115,9 +114,13 @@ class Poisson(Batching):
         return self.sampling_probability < 1.0
 
     def indices(self, n: int, generator: np.random.Generator) -> np.ndarray:
-        """Draw the sampled indices of n records, null records included: ascending, int64, (batch,).
+        """Draw the indices of a batch of n records, ascending, int64, (batch size,).
 
-        The batch size is random and may be 0. The generator belongs to this step alone.
+        The batch size is random and may be 0.
+
+        Args:
+            n: Number of records, null records included.
+            generator: Random generator, used for this step only.
         """
         q = self.sampling_probability
         if q == 1.0:
@@ -126,7 +129,7 @@ class Poisson(Batching):
         last = -1
         draws = math.ceil(q * n + 4 * math.sqrt(q * n)) + 4
         while last < n:
-            # A gap beyond n ends the batch; the limit keeps the sum from overflowing if q is tiny.
+            # A gap above n ends the batch. Gaps are limited, so that their sum does not overflow.
             gaps = np.minimum(generator.geometric(q, size=draws), n + 1)
             found.append(last + np.cumsum(gaps))
             last = int(found[-1][-1])
@@ -152,13 +155,13 @@ class Poisson(Batching):
 @BATCHINGS.register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TruncatedPoisson(Batching):
-    """Poisson sampling that keeps at most `cap` records of a batch, uniformly at random.
+    """Poisson sampling with at most `cap` records per batch; of more, a random subset is used.
 
     Args:
         n: Number of records of the partition, null records included.
-        expected_batch_size: Expected batch size q n before the cap.
-        cap: Public maximum batch size, at least q n + 6 sqrt(q n); None is that minimum. A smaller
-            cap would cost much privacy.
+        expected_batch_size: Expected batch size q n before the cap is applied.
+        cap: Public maximum batch size, at least q n + 6 sqrt(q n). None: this minimum. A smaller
+            cap would have a much higher privacy cost.
     """
 
     name: ClassVar[str] = "truncated"
@@ -174,7 +177,7 @@ class TruncatedPoisson(Batching):
         size = check_positive_integer("expected_batch_size", self.expected_batch_size)
         if size > self.n:
             raise UsageError(f"expected_batch_size is {size}: expected at most the {self.n} slots.")
-        least = min_cap(size)
+        least = compute_min_cap(size)
         if self.cap is None:
             object.__setattr__(self, "cap", min(least, self.n))
         elif check_positive_integer("cap", self.cap) < min(least, self.n):
@@ -190,7 +193,7 @@ class TruncatedPoisson(Batching):
 
     @property
     def poisson(self) -> Poisson:
-        """The sampling before the cap."""
+        """Sampling method before the cap is applied."""
         return Poisson(sampling_probability=self.expected_batch_size / self.n)
 
     @property
@@ -223,7 +226,7 @@ class TruncatedPoisson(Batching):
 @BATCHINGS.register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reshuffled(Batching):
-    """Disjoint batches of a new permutation in every epoch; the last one may be smaller.
+    """Disjoint batches of a new random permutation in every epoch; the last may be smaller.
 
     Args:
         n: Number of records of the partition, null records included.
@@ -262,11 +265,11 @@ class Reshuffled(Batching):
         return step // self.steps_per_epoch
 
     def event(self, noise_multiplier: float) -> Event:
-        """Compute the privacy event of one epoch, at the smallest noise of its steps."""
+        """Compute the privacy event of an epoch from the smallest noise multiplier of its steps."""
         return Gaussian(noise_multiplier)
 
     def count_releases(self, steps: int) -> int:
-        """Count one release for an epoch that was started."""
+        """Count the releases of one epoch: 1 if it was started."""
         return 1 if steps else 0
 
     def count_all_releases(self, steps: int) -> int:
@@ -276,9 +279,10 @@ class Reshuffled(Batching):
 
 @lru_cache(maxsize=1)
 def _draw_epoch_order(stream: Stream, epoch: int, n: int) -> np.ndarray:
+    """Draw the permutation of an epoch; the last one is cached."""
     return stream.generator(epoch).permutation(n)
 
 
-def min_cap(expected_batch_size: int) -> int:
-    """Compute the smallest allowed cap: q n + 6 sqrt(q n)."""
+def compute_min_cap(expected_batch_size: int) -> int:
+    """Compute the minimum of `cap`: q n + 6 sqrt(q n), rounded up."""
     return math.ceil(expected_batch_size + 6 * math.sqrt(expected_batch_size))

@@ -1,12 +1,13 @@
-"""Clipping methods: bounds on what one record adds to a step's sum of gradients.
+"""Clipping methods: they limit the gradient that one record adds to the sum of a step.
 
     flat         factor min(1, C / norm)                            sensitivity C
     auto-s       factor R / (norm + gamma)                          sensitivity R
     per-layer    factor min(1, C_l / norm_l) for each layer         sensitivity sqrt(sum C_l^2)
-    adaptive     flat or per-layer, whose C_t follows a noisy quantile of the norms
+    adaptive     flat or per-layer with norms C_t that follow a noisy quantile of gradient norms
 
-Sensitivity is under zero-out adjacency: a record is there, or adds 0. Norms are computed in
-float32, so divisors are multiplied by `NORM_SLACK`. A non-finite norm gets the factor 0.
+The sensitivity holds under zero-out adjacency: a record adds its clipped gradient, or 0. Norms are
+computed in float32, so they are multiplied by `NORM_SLACK`. If a norm is not finite, the factor is
+0.
 
 Sources: Abadi et al. 2016 (flat); Bu et al. 2022 (AUTO-S); McMahan et al. 2018 (per layer); Andrew
 et al. 2021 (adaptive). Rules: docs/rules.md, 2 and 14. Proof: docs/guarantees/dp-sgd.md (flat,
@@ -33,16 +34,22 @@ if TYPE_CHECKING:
     from pasearch.training.per_example import Loss, PreparedNetwork
     from pasearch.training.record_sums import SumBuffers
 
-NO_CLIPPING = math.inf, 0.0, 1.0  # `ClippingMethod.terms` of factors that are all 1
-NORM_SLACK = 1.0 + 1e-5  # factor on a computed norm, for the rounding of its computation
-MAX_CLIP_NORM = 1e12  # above it, factors could be too large for float32
-MIN_CLIP_NORM = 1e-12  # below it, squares of gradients and factors would underflow in float32
-MIN_ADAPTED_NORM = 1e-6  # smallest clipping norm that noisy counts may lead to
-MAX_ADAPTED_NORM = 1e6  # largest one
+NO_CLIPPING = math.inf, 0.0, 1.0
+"""`ClippingMethod.terms` for which all factors are 1."""
+NORM_SLACK = 1.0 + 1e-5
+"""Factor on a computed norm, for its rounding error."""
+MAX_CLIP_NORM = 1e12
+"""Maximum clipping norm; with a larger one, factors could exceed float32."""
+MIN_CLIP_NORM = 1e-12
+"""Minimum clipping norm; with a smaller one, squares and factors could underflow in float32."""
+MIN_ADAPTED_NORM = 1e-6
+"""Minimum clipping norm of adaptive clipping."""
+MAX_ADAPTED_NORM = 1e6
+"""Maximum clipping norm of adaptive clipping."""
 
 
 class ClippingMethod(Stage):
-    """Clipping method: a bound on what one record adds to a step's sum.
+    """Clipping method: it limits the gradient that one record adds to the sum of a step.
 
     Most methods multiply each gradient by a factor that depends only on its norm. They define
     `terms`, or `factors` if the factor has another form.
@@ -51,46 +58,47 @@ class ClippingMethod(Stage):
     __slots__ = ()
 
     is_per_layer: ClassVar[bool] = False
-    """Whether each layer's norm has its own factor."""
+    """Whether the gradient of each layer has its own norm and factor."""
     is_adaptive: ClassVar[bool] = False
-    """Whether clipping norms follow noisy counts from step to step: see `start`."""
+    """Whether clipping norms change from step to step, by noisy counts."""
     clips_noise: ClassVar[bool] = False
-    """Whether noise may be added to each record before the clipping."""
+    """Whether noise may be added to the gradient of each record before it is clipped."""
     limits_coordinates: ClassVar[bool] = False
-    """Whether every coordinate is bounded, so that any noise density has a privacy cost."""
+    """Whether every coordinate is limited, as non-Gaussian noise requires."""
     takes_views: ClassVar[bool] = True
-    """Whether it clips the mean of the gradients of several views."""
+    """Whether the mean gradient of several views of a record can be clipped."""
 
     @property
     @abstractmethod
     def sensitivity(self) -> float:
-        """Largest L2 norm that one record adds to the sum, in exact arithmetic."""
+        """Maximum L2 norm of the vector that one record adds to the sum, in exact arithmetic."""
 
     @property
     def computed_sensitivity(self) -> float:
-        """Largest L2 distance by which one record moves the sum as computed; noise scales to it."""
+        """Maximum L2 change by one record of the sum in floating point; noise is relative to it."""
         return SUM_ROUNDING * self.sensitivity
 
     @property
     def has_uniform_noise(self) -> bool:
-        """Whether all coordinates of a step's noisy sum have noise of one variance."""
+        """Whether the noise of a step has the same variance in all coordinates."""
         return True
 
     @property
     def terms(self) -> tuple[float, float, float] | None:
-        """(top, plus, most) of factors min(most, top / (norm + plus)); None for other factors.
+        """Numbers (top, plus, most) if factors are min(most, top / (norm + plus)); else None.
 
-        Guarantee: norm times such a factor is at most `sensitivity` if norm + plus is above 0.
+        Guarantee: norm times factor is at most `sensitivity` if norm + plus is above 0.
         """
         return None
 
     def factors(self, norms: Tensor) -> Tensor:
-        """Compute the factors of gradients from their norms.
+        """Compute the factor by which each gradient is multiplied, in the shape of the norms.
 
-        Guarantee: norm times factor is at most `sensitivity`; a norm that is not finite has 0.
+        Guarantee: norm times factor is at most `sensitivity`. The factor is 0 if the norm is not
+        finite.
 
         Args:
-            norms: (batch,), or (layers, batch) of a layered method; the result has the same shape.
+            norms: Norms of gradients, (batch,); for per-layer methods (layers, batch).
         """
         if self.terms is None:
             raise UsageError(
@@ -100,7 +108,7 @@ class ClippingMethod(Stage):
         return zero_nonfinite_factors(norms, (top / (norms * NORM_SLACK + plus)).clamp(max=most))
 
     def within(self, norms: Tensor) -> Tensor | None:
-        """Check whether each norm is within the clipping norm; None if that is not counted."""
+        """Mark the norms that are at most the clipping norm; None if the method counts none."""
         return None
 
     def sums(
@@ -115,7 +123,7 @@ class ClippingMethod(Stage):
         buffers: SumBuffers | None = None,
         counted: bool = True,
     ) -> tuple[list[Tensor], Tensor]:
-        """Compute the sum of clipped gradients, and counts: see `clipped_sum_and_counts`."""
+        """Compute the sum of clipped gradients, and counts; see `clipped_sum_and_counts`."""
         from pasearch.training.per_example import clipped_sum_and_counts
 
         return clipped_sum_and_counts(
@@ -124,15 +132,15 @@ class ClippingMethod(Stage):
         )  # fmt: skip
 
     def start(self, layers: int) -> tuple[float, ...]:
-        """Compute the first clipping norms of an adaptive method: one, or one per layer."""
+        """Compute the initial clipping norms of an adaptive method: one, or one per layer."""
         return ()
 
     def at(self, bounds: tuple[float, ...]) -> ClippingMethod:
-        """Create the clipping method of a step with these clipping norms."""
+        """Make the clipping method of a step of an adaptive method, from its clipping norms."""
         return self
 
     def noises(self, noise_multiplier: float, counts: int) -> tuple[float, float]:
-        """Split a step's noise between gradients and counts, of an adaptive method."""
+        """Divide the noise of a step between gradients and counts, for an adaptive method."""
         raise NotImplementedError(f"{self.name} releases no counts")
 
     def update_clip_norms(
@@ -142,7 +150,7 @@ class ClippingMethod(Stage):
         raise NotImplementedError(f"{self.name} releases no counts")
 
     def shifts(self, dimension: int) -> Shifts:
-        """Compute the largest sorted magnitudes of a record's clipped gradient."""
+        """Compute upper bounds of the sorted magnitudes of a record's clipped gradient."""
         raise NotImplementedError(f"{self.name} does not bound every coordinate")
 
 
@@ -153,10 +161,10 @@ CLIPPING_METHODS = Registry(
 
 
 def check_clip_norm(name: str, value: object) -> float:
-    """Check a clipping norm: a number from `MIN_CLIP_NORM` to `MAX_CLIP_NORM`.
+    """Check that a value is a number from `MIN_CLIP_NORM` to `MAX_CLIP_NORM`, and return it.
 
     Raises:
-        UsageError: Another value.
+        UsageError: It is not.
     """
     number = check_positive(name, value)
     if not number <= MAX_CLIP_NORM:
@@ -173,14 +181,14 @@ def check_clip_norm(name: str, value: object) -> float:
 
 
 def zero_nonfinite_factors(norms: Tensor, factors: Tensor) -> Tensor:
-    """Set the factors of norms that are not finite to 0."""
+    """Replace the factors of norms that are not finite by 0."""
     import torch
 
     return torch.where(norms < math.inf, factors, 0.0)
 
 
 def has_factor_terms(bounding: ClippingMethod) -> bool:
-    """Check whether a clipping method's factors are those of its `terms`."""
+    """Check whether the factors of a clipping method are determined by its `terms`."""
     kind, named = type(bounding), bounding.terms is not None
     return named and kind.sums is ClippingMethod.sums and kind.factors is ClippingMethod.factors
 
@@ -188,7 +196,7 @@ def has_factor_terms(bounding: ClippingMethod) -> bool:
 @CLIPPING_METHODS.register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlatClipping(ClippingMethod):
-    """Clip each record's gradient, all layers together, to norm C.
+    """Clipping of the gradient of each record to norm C, over all layers together.
 
     Args:
         clip_norm: Clipping norm C, 1e-12 or above.
@@ -216,6 +224,7 @@ class FlatClipping(ClippingMethod):
 
 
 def _check_gamma(name: str, value: object) -> float:
+    """Check the constant gamma of AUTO-S, and return it."""
     gamma = check_positive(name, value)
     if not gamma >= 1e-6:
         raise UsageError(
@@ -228,12 +237,12 @@ def _check_gamma(name: str, value: object) -> float:
 @CLIPPING_METHODS.register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AutoSClipping(ClippingMethod):
-    """Scale each record's gradient to a norm near R, whether it was large or small.
+    """Normalisation of the gradient of each record to about norm R (AUTO-S).
 
     Args:
         bound: Norm R, 1e-12 or above.
-        gamma: Constant that keeps the order of small gradients, 1e-6 or above, because a norm below
-            about 1e-22 is computed as 0.
+        gamma: Constant in the divisor, 1e-6 or above. It preserves the order of small gradients,
+            and limits those whose norm is computed as 0 (below about 1e-22).
     """
 
     name: ClassVar[str] = "auto-s"
@@ -256,12 +265,12 @@ class AutoSClipping(ClippingMethod):
 @CLIPPING_METHODS.register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PerLayerClipping(ClippingMethod):
-    """Clip each layer's part of a record's gradient to its own norm.
+    """Clipping of the gradient of each layer, for each record, to a norm of the layer.
 
     Args:
-        clip_norm: Clipping norm C of all layers together, 1e-12 or above. Each of L layers has C /
-            sqrt(L) without `clip_norms`.
-        clip_norms: Clipping norm C_l of each trainable layer, in the network's order; None: equal.
+        clip_norm: Clipping norm C of all layers together, 1e-12 or above.
+        clip_norms: Clipping norm C_l of each trainable layer, in the network's order. None:
+            C / sqrt(L) for each of L layers.
     """
 
     name: ClassVar[str] = "per-layer"
@@ -283,11 +292,11 @@ class PerLayerClipping(ClippingMethod):
 
     @property
     def sensitivity(self) -> float:
-        """C, enlarged by 1e-12 for the rounding of this computation."""
+        """Maximum L2 norm that one record adds: C, increased by 1e-12 for rounding."""
         return self.clip_norm * (1 + 1e-12)
 
     def layer_clip_norms(self, count: int, device: str | torch.device = "cpu") -> Tensor:
-        """Compute C_l of `count` layers, float32 rounded down, (count, 1), on a device."""
+        """Compute the clipping norms of `count` layers, float32, rounded down, (count, 1)."""
         import torch
 
         given = self.clip_norms or (self.clip_norm / math.sqrt(count),) * count
@@ -300,7 +309,7 @@ class PerLayerClipping(ClippingMethod):
         return torch.cat(each) * (1 - 1e-7)
 
     def factors(self, norms: Tensor) -> Tensor:
-        """Compute the factors from the norms: both (layers, batch)."""
+        """Compute the factor of each layer's gradient from its norm, both (layers, batch)."""
         bounds = self.layer_clip_norms(len(norms), norms.device)
         return zero_nonfinite_factors(norms, (bounds / (norms * NORM_SLACK)).clamp(max=1.0))
 
@@ -315,6 +324,7 @@ class PerLayerClipping(ClippingMethod):
 
 
 def _check_adaptation_rate(name: str, value: object) -> float:
+    """Check the step size of adaptive clipping, and return it."""
     rate = check_positive(name, value)
     if not rate <= 10.0:
         raise UsageError(f"{name} is {rate}: expected at most 10; the default is 0.2.")
@@ -324,22 +334,24 @@ def _check_adaptation_rate(name: str, value: object) -> float:
 @CLIPPING_METHODS.register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdaptiveClipping(ClippingMethod):
-    """Clip to a norm that follows a quantile of the batch's norms, estimated privately.
+    """Clipping to a norm C_t that follows a privately estimated quantile of the gradient norms.
 
         C_(t+1) = C_t exp(-rate (b - quantile))
         b = (sum over the batch of ([norm_i <= C_t] - 1/2) + N(0, s_b^2)) / (q n) + 1/2
 
-    The noisy sum is then multiplied by C_0 / C_t. A record moves the sum in b by at most 1/2. With
-    z_g on the gradients (in units of C_t) and s_b on the counts, a step is one Gaussian release of
-    noise multiplier z, z^-2 = z_g^-2 + sum_l (2 s_b)^-2. Here z is given, and `count_share` is the
-    fraction of z^-2 that the counts use.
+    b is a noisy estimate of the fraction of records with a norm of at most C_t. A record changes
+    the sum in b by at most 1/2. The noisy sum of gradients is multiplied by C_0 / C_t.
+
+    With a noise multiplier z_g for the gradients and noise s_b for each count, a step costs as much
+    as one Gaussian release with the noise multiplier z, where z^-2 = z_g^-2 + sum over counts of
+    (2 s_b)^-2. z is given, and `count_share` is the fraction of z^-2 that the counts use.
 
     Args:
-        clip_norm: C_0, 1e-12 or above; of all layers together.
-        quantile: Fraction of records that should be within the clipping norm, in (0, 1).
+        clip_norm: Initial clipping norm C_0 of all layers together, 1e-12 or above.
+        quantile: Fraction of records that should have a norm of at most C_t, in (0, 1).
         rate: Step size of the logarithm of the clipping norm, above 0.
-        per_layer: Whether each layer has its own clipping norm and quantile.
-        count_share: Fraction of the step's 1 / z^2 that the noisy counts use, in (0, 1).
+        per_layer: Whether each layer has its own clipping norm.
+        count_share: Fraction of z^-2 that the noisy counts use, in (0, 1).
     """
 
     name: ClassVar[str] = "adaptive"
@@ -356,16 +368,16 @@ class AdaptiveClipping(ClippingMethod):
 
     @property
     def sensitivity(self) -> float:
-        """C_0, of the first step; later steps have `at(...).sensitivity`."""
+        """Sensitivity C_0 of the first step; that of later steps is `at(...).sensitivity`."""
         return self.clip_norm
 
     @property
     def has_uniform_noise(self) -> bool:
-        """Whether all layers have the same clipping norm, and so the same noise."""
+        """Whether all layers have the same clipping norm, and therefore the same noise."""
         return not self.per_layer
 
     def factors(self, norms: Tensor) -> Tensor:
-        """Refuse: only the method of a single step has factors."""
+        """Raise an error, because only the method of a single step, `at(...)`, has factors."""
         raise UsageError("Adaptive clipping has no fixed factors: use `at(bounds)`.")
 
     def start(self, layers: int) -> tuple[float, ...]:
@@ -379,12 +391,12 @@ class AdaptiveClipping(ClippingMethod):
         return FlatClipping(clip_norm=bounds[0])
 
     def noises(self, noise_multiplier: float, counts: int) -> tuple[float, float]:
-        """Compute (z_g, s_b): noise multiplier of the gradients, noise of the counts in records.
+        """Compute z_g and s_b: noise multiplier of the gradients, noise of each count in records.
 
         Guarantee: z_g^-2 + counts (2 s_b)^-2 is at most z^-2.
 
         Args:
-            noise_multiplier: z of the step.
+            noise_multiplier: Noise multiplier z of the step.
             counts: Number of counts that the step releases: 1, or one per layer.
         """
         grown = check_positive("noise_multiplier", noise_multiplier) * (1 + 1e-12)
@@ -394,12 +406,12 @@ class AdaptiveClipping(ClippingMethod):
     def update_clip_norms(
         self, bounds: tuple[float, ...], centred: tuple[float, ...], expected_batch_size: int
     ) -> tuple[float, ...]:
-        """Compute the next clipping norms.
+        """Compute the clipping norms of the next step.
 
         Args:
-            bounds: C_t: one, or one per layer.
-            centred: Released counts: noisy sums of [norm_i <= C_t] - 1/2.
-            expected_batch_size: q n.
+            bounds: Current clipping norms C_t: one, or one per layer.
+            centred: Released noisy sums of [norm_i <= C_t] - 1/2, one per clipping norm.
+            expected_batch_size: Expected batch size q n.
         """
         shares = [count / expected_batch_size + 0.5 for count in centred]
         moved = (

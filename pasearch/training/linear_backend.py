@@ -1,9 +1,9 @@
-"""Steps of linear models by compiled code: one call per step for batch, sum and noise.
+"""Training steps of linear models in compiled code.
 
-A step of a small linear model takes PyTorch longer to call than to compute. Linear models are the
-default for tables, so they have one compiled kernel (`linear_kernel`). Batches and noise are those
-of `one_step`; sums differ by rounding. Whether a training uses this backend follows from public
-numbers (network, recipe, n and threads), so a resumed run uses the same one.
+For a small linear model, the calls of PyTorch take longer than the computation. Linear models are
+the default for tables, so there is a compiled kernel for them (`linear_kernel`). Batches and noise
+are those of `one_step`; sums differ only by rounding. Whether a training uses this backend depends
+on public numbers only (network, recipe, n and threads), so a resumed run uses the same code.
 
 Source: docs/rules.md, rules 7, 11 and 14. Proof: docs/guarantees/dp-sgd.md.
 """
@@ -34,25 +34,30 @@ from pasearch.training.record_sums import BLOCK_RECORDS, SumBuffers, flatten_par
 if TYPE_CHECKING:
     from pasearch.training.recipe import Recipe
 
-SECONDS_PER_STEP = 5e-4  # saved against PyTorch, on one core
-SECONDS_PER_RECORD = 2e-7  # the same, for each record of the batch
-SECONDS_PER_NUMBER = 1.5e-9  # the same, for each input and output of a record
-MIN_THREAD_RECORDS = 32  # expected records per thread from which a further thread pays
-MAX_BATCH = 2**22  # expected records; larger batches are summed by PyTorch, in groups of blocks
+SECONDS_PER_STEP = 5e-4
+"""Time saved by this backend per step, on one core, seconds."""
+SECONDS_PER_RECORD = 2e-7
+"""Further time saved per record of the batch, seconds."""
+SECONDS_PER_NUMBER = 1.5e-9
+"""Further time saved per input or output of a record, seconds."""
+MIN_THREAD_RECORDS = 32
+"""Minimum expected number of records per thread."""
+MAX_BATCH = 2**22
+"""Maximum expected batch size; PyTorch sums larger batches, in groups of blocks."""
 
 
 class LinearBackend:
-    """Noisy clipped sums of one training of a linear model.
+    """Noisy sums of clipped gradients for one training of a linear model.
 
     Args:
-        model: The linear model.
-        slots: The records, on the CPU.
-        recipe: One that `accepts`.
-        streams: As in `trainer.train`.
-        buffers: Buffers of the sums.
+        model: Linear model.
+        slots: Records, on the CPU.
+        recipe: Training configuration that `can_use_linear_backend` accepts.
+        streams: Random streams "batch" and "noise".
+        buffers: Buffers of the sum.
         weights: Flat parameters.
         team: Threads of a step.
-        kernel: The loaded `linear_kernel`.
+        kernel: Module `linear_kernel`.
     """
 
     def __init__(
@@ -68,9 +73,9 @@ class LinearBackend:
     ):
         self._model, self._slots, self._recipe, self._team = model, slots, recipe, team
         self._kernel, self._buffers, self._stream = kernel, buffers, streams["noise"]
-        self._batch = _sampler(recipe, len(slots.y), streams["batch"])
+        self._batch = _make_batch_function(recipe, len(slots.y), streams["batch"])
         terms = NO_CLIPPING if recipe.bounding is None else recipe.bounding.terms
-        assert terms is not None, "`accepts` has checked it"
+        assert terms is not None, "`can_use_linear_backend` has checked it"
         top, plus, most = terms
         self._terms = top, plus, NORM_SLACK, most
         (weight,), (bias,), inputs = model.weights, model.biases, model.widths[0]
@@ -94,7 +99,7 @@ class LinearBackend:
         self._records = None
         if type(slots.x) is Tensor:
             squares = model.squares_of_inputs(slots.x)
-            self._records = _as_arrays(slots.x, slots.y, slots.valid, squares)
+            self._records = _convert_to_arrays(slots.x, slots.y, slots.valid, squares)
         few, count = (
             len(self._total) <= normals.MAX_SINGLE_PIECE_COUNT,
             2 * normals.count_pairs(len(self._total)),
@@ -113,18 +118,18 @@ class LinearBackend:
         *,
         team: ThreadTeam,
     ) -> LinearBackend | None:
-        """Create the backend of a training; None if PyTorch makes its steps."""
+        """Create the backend of a training; None if it is not supported, and PyTorch is used."""
         model = prepared.dense
         if (
             model is None
-            or not accepts(prepared, slots, recipe)
+            or not can_use_linear_backend(prepared, slots, recipe)
             or (kernel := load_kernel()) is None
         ):
             return None
         return cls(model, slots, recipe, streams, buffers, weights[0], team, kernel)
 
-    def sum(self, step: int, sigma: float | None, state: TrainingState) -> None:
-        """Write a step's noisy sum to the buffers and update the state, as `one_step.batch_sum`."""
+    def write_sum(self, step: int, sigma: float | None, state: TrainingState) -> None:
+        """Write the noisy sum of a step to the buffers, and update the state of the training."""
         recipe, bounding = self._recipe, self._recipe.bounding
         self.add_gradients(self._batch(step))
         if sigma is None or bounding is None:
@@ -144,9 +149,9 @@ class LinearBackend:
             denoise(self._buffers.flats, recipe.denoising, recipe.drawn_density(sigma), state)
 
     def add_gradients(self, indices: Any) -> None:
-        """Set the float64 totals to the sum of the clipped gradients of some records.
+        """Write the sum of the clipped gradients of some records to the float64 totals.
 
-        Records that are not in memory are fetched in parts of whole blocks.
+        Records that are not in memory are read in parts of several blocks.
         """
         for each in (self._total, *self._others):
             each[:] = 0.0
@@ -156,12 +161,13 @@ class LinearBackend:
             for low in range(0, len(indices), self._part):
                 part = torch.from_numpy(indices[low : low + self._part])
                 x, loss, mask = self._slots.at(part)
-                own = _as_arrays(x, loss.y, mask, self._model.squares_of_inputs(x))
+                own = _convert_to_arrays(x, loss.y, mask, self._model.squares_of_inputs(x))
                 self._add(own, np.arange(len(part)))
         if self._others:
             self._team.run_divided(len(self._total), lambda _, low, high: self._join(low, high))
 
     def _add(self, records: tuple[Any, ...], indices: Any) -> None:
+        """Add the clipped gradients of records to the totals of the threads."""
         totals = self._total, *self._others
         self._team.run_all(
             lambda thread: self._kernel.add_clipped_gradients(
@@ -171,15 +177,16 @@ class LinearBackend:
         )  # fmt: skip
 
     def _join(self, low: int, high: int) -> None:
+        """Add a part of the totals of all other threads to that of the first."""
         for each in self._others:
             self._total[low:high] += each[low:high]
 
 
-def accepts(prepared: PreparedNetwork, slots: DeviceRecords, recipe: Recipe) -> bool:
-    """Check from public numbers whether this backend makes the steps of a training.
+def can_use_linear_backend(prepared: PreparedNetwork, slots: DeviceRecords, recipe: Recipe) -> bool:
+    """Check, from public numbers only, whether this backend is used for a training.
 
-    It does for one trained linear layer without dropout, float32 on the CPU, a clipping method with
-    one factor per record, and a training for which it saves a second or more.
+    Requirements: one trained linear layer without dropout, float32 on the CPU, a clipping method
+    with one factor per record, and a saved time of at least `MIN_SAVED_SECONDS`.
     """
     model, bounding, x, y = prepared.dense, recipe.bounding, slots.x, slots.y
     if model is None or len(model.weights) != 1 or not model.takes(x):
@@ -205,12 +212,12 @@ def accepts(prepared: PreparedNetwork, slots: DeviceRecords, recipe: Recipe) -> 
 
 
 def count_threads(recipe: Recipe, threads: int) -> int:
-    """Count the threads of a step, at most `threads`: each has `MIN_THREAD_RECORDS` or more."""
+    """Compute the number of threads of a step: at least `MIN_THREAD_RECORDS` records for each."""
     return max(1, min(threads, int(recipe.expected_batch_size // MIN_THREAD_RECORDS)))
 
 
-def _sampler(recipe: Recipe, n: int, stream: Stream) -> Callable[[int], Any]:
-    """Choose what draws the batch of a step: the same indices as `Batching.batch`."""
+def _make_batch_function(recipe: Recipe, n: int, stream: Stream) -> Callable[[int], Any]:
+    """Make a function that draws the batch of a step: a faster `Batching.batch`."""
     batching = recipe.make_batching(n)
     defined_by = next(each for each in type(batching).__mro__ if "batch" in vars(each))
     if isinstance(batching, Poisson) and defined_by is Poisson:
@@ -219,19 +226,19 @@ def _sampler(recipe: Recipe, n: int, stream: Stream) -> Callable[[int], Any]:
     return partial(batching.batch, n, stream)
 
 
-def _as_arrays(x: Tensor, *more: Tensor) -> tuple[Any, ...]:
-    """View records one after another, and what else there is of them, as arrays."""
+def _convert_to_arrays(x: Tensor, *more: Tensor) -> tuple[Any, ...]:
+    """Convert records to a flat array, and further tensors to arrays, without a copy."""
     return (x.reshape(-1).numpy(), *(each.numpy() for each in more))
 
 
 @cache
 def load_kernel() -> ModuleType | None:
-    """Load the compiled kernel and compare it with PyTorch on public numbers (`runs.processor`)."""
-    return load_checked_loops("pasearch.training.linear_kernel", _agrees)
+    """Load the compiled kernel and test it; None if numba is missing (`load_checked_loops`)."""
+    return load_checked_loops("pasearch.training.linear_kernel", _is_kernel_correct)
 
 
-def _agrees(kernel: ModuleType) -> bool:
-    """Compare noise with that of arrays, to the bit, and a sum with PyTorch's."""
+def _is_kernel_correct(kernel: ModuleType) -> bool:
+    """Check on public numbers that noise equals that of arrays, and that a sum is PyTorch's."""
     if (code := normals.load_compiled()) is None:
         return False
     stream, first = Stream(bytes(32)), np.linspace(-9.0, 9.0, 1000)
@@ -253,7 +260,7 @@ def _agrees(kernel: ModuleType) -> bool:
     model, total = prepared.dense, np.zeros(len(weights))
     assert model is not None, "it is a linear model"
     kernel.add_clipped_gradients(
-        *_as_arrays(x, y, valid, model.squares_of_inputs(x)), np.ones(3, np.float32), False,
+        *_convert_to_arrays(x, y, valid, model.squares_of_inputs(x)), np.ones(3, np.float32), False,
         np.arange(21), 0, 1, weights.numpy(),
         np.array([5, 3, 0, 15], np.int64), (0.5, 0.0, NORM_SLACK, 1.0),
         (np.zeros(BLOCK_RECORDS * 3, np.float32), np.zeros(15, np.float32)), total,

@@ -1,12 +1,12 @@
-"""Compiled loop of the linear backend: clipped gradients of a linear model, summed over records.
+"""Compiled kernel of the linear backend: sum of the clipped gradients of a linear model.
 
 For a record x with label y, logits z = W x + b and d = softmax(z) - onehot(y), or d = z - y for a
-numeric target, the gradient is (d x^T, d) and its squared norm ||d||^2 (||x||^2 + 1). The records
-are read where they are in memory; nothing is copied.
+numeric target, the gradient is (d x^T, d) with the squared norm ||d||^2 (||x||^2 + 1). Records are
+not copied.
 
-Guarantee: a null record, and one whose norm is not finite, adds exactly 0. What a record adds does
-not depend on the other records of its batch. At most `BLOCK` records are added in float32, and the
-sums of blocks in float64.
+Guarantee: a null record, or one with a norm that is not finite, adds exactly 0. The vector that a
+record adds does not depend on other records. At most `BLOCK_RECORDS` records are added in float32,
+and the sums of blocks in float64.
 
 Proof: docs/guarantees/dp-sgd.md ("The linear backend"), docs/guarantees/floating-point.md.
 """
@@ -21,23 +21,27 @@ import numpy as np
 from pasearch.runs.compiled import compile_loop
 from pasearch.training.record_sums import BLOCK_RECORDS
 
-# Sums may be reordered, as a library's products are; NaN and infinity keep their meaning.
+# Decorator of functions in which sums may be reordered; NaN and infinity keep their meaning.
 reordered_loop: Any = compile_loop(fastmath={"reassoc", "contract", "nsz", "arcp"})
-exact_loop: Any = compile_loop(fastmath=False)
+exact_loop: Any = compile_loop(fastmath=False)  # decorator of functions with IEEE arithmetic
 
-# Unsigned indices spare the compiled code a test for negative ones.
+# Indices are unsigned, so that the compiled code does not test for negative ones.
 unsigned_int = np.uint64
 UINT_0, UINT_1, UINT_2, UINT_3, UINT_4 = (unsigned_int(each) for each in range(5))
 FLOAT_ZERO = np.float32(0.0)
-STRIP_NUMBERS = unsigned_int(512)  # numbers of a record processed at once, to stay in cache
-# The largest squared norm, so that a clipping factor is a normal float32.
+STRIP_NUMBERS = unsigned_int(512)
+"""Number of inputs of a record that are processed at once, so that they stay in the cache."""
 MAX_SQUARE = float(np.finfo(np.float32).max)
-UNDERFLOW = 2.0 * float(np.finfo(np.float32).tiny)  # what one number may lose of a squared norm
+"""Maximum squared norm of a gradient; a record with a larger one adds 0. With it, a clipping factor
+is a normal float32.
+"""
+UNDERFLOW = 2.0 * float(np.finfo(np.float32).tiny)
+"""Maximum error of the square of one number by underflow."""
 
 
 @reordered_loop
 def _dot_two_rows(w, first, second, x, p, q, r, s, low, high):
-    """Compute the products of two rows of weights with four records, from `low` to `high`."""
+    """Compute the products of two rows of weights with four records, for inputs `low` to `high`."""
     a0 = a1 = a2 = a3 = b0 = b1 = b2 = b3 = FLOAT_ZERO
     for k in range(low, high):
         a, b = w[first + k], w[second + k]
@@ -55,7 +59,7 @@ def _dot_two_rows(w, first, second, x, p, q, r, s, low, high):
 
 @reordered_loop
 def _multiply(x, rows, w, inputs, outputs, z, low):
-    """Write W x of four records to rows `low` to `low + 3` of z; each weight is loaded once."""
+    """Write W x of four records to the rows `low` to `low + 3` of z."""
     to = low * outputs
     for k in range(to, to + UINT_4 * outputs):
         z[k] = FLOAT_ZERO
@@ -78,7 +82,7 @@ def _multiply(x, rows, w, inputs, outputs, z, low):
 
 @reordered_loop
 def _add_outer_products(sums, inputs, outputs, x, rows, d, low):
-    """Add d x^T of eight records, rows `low` to `low + 7` of d, to a float32 sum."""
+    """Add d x^T of eight records to a float32 sum; d are the rows `low` to `low + 7`."""
     i0, i1, i2, i3 = rows[0] * inputs, rows[1] * inputs, rows[2] * inputs, rows[3] * inputs
     j0, j1, j2, j3 = rows[4] * inputs, rows[5] * inputs, rows[6] * inputs, rows[7] * inputs
     to, later = low * outputs, (low + UINT_4) * outputs
@@ -98,16 +102,17 @@ def _add_outer_products(sums, inputs, outputs, x, rows, d, low):
 
 @exact_loop
 def _squared_norm(d, at, outputs):
+    """Compute ||d||^2 of a record in float64."""
     total = 0.0
     for k in range(at, at + outputs):
-        value = np.float64(d[k])  # `float` of a float32 is a float32 here
+        value = np.float64(d[k])  # numba's `float` of a float32 would be a float32
         total += value * value
     return total
 
 
 @exact_loop
 def _bound_squared_norm(square_x, square_d, inputs, outputs, biased):
-    """Compute an upper bound of a record's squared gradient norm; not finite if a part is not.
+    """Compute an upper bound of the squared gradient norm of a record; not finite if a part is not.
 
     Args:
         square_x: ||x||^2, float64.
@@ -122,7 +127,7 @@ def _bound_squared_norm(square_x, square_d, inputs, outputs, biased):
 
 @exact_loop
 def _differentiate_loss(z, at, outputs, y, is_numeric):
-    """Replace one record's logits by the loss's gradient: NaN if the label is no class."""
+    """Replace the logits of a record by the gradient of the loss; NaN if the label is no class."""
     if is_numeric:
         z[at] = z[at] - np.float32(y)
         return
@@ -146,23 +151,24 @@ def add_clipped_gradients(
     x, y, valid, squares, shares, is_numeric, indices, first, apart, weights, shape, terms,
     buffers, totals,
 ):  # fmt: skip
-    """Add the clipped gradients of some records to float64 totals.
+    """Add the clipped gradients of a thread's part of the batch to its float64 totals.
 
     Args:
-        x: Records one after another, float32, (records * inputs,).
-        y: Labels, int64, or numeric targets, float32; (records,).
-        valid: bool, (records,); False for null records.
+        x: Records, flat, float32, (records * inputs,).
+        y: Labels, int64, or numeric targets, float32, (records,).
+        valid: Bool, (records,); False for null records.
         squares: ||x||^2 of each record, float32, (records,).
-        shares: Weight of each class in (0, 1], float32, (classes,).
+        shares: Weight of each class in [0, 1], float32, (classes,).
         is_numeric: Whether y are numeric targets.
-        indices: The records of the batch, int64.
-        first: Index of the first block that this thread sums.
-        apart: Number of threads: each takes every `apart`-th block.
+        indices: Indices of the records of the batch, int64.
+        first: Index of the first block of this thread.
+        apart: Number of threads; a thread processes every `apart`-th block.
         weights: Flat parameters, float32.
         shape: (inputs, outputs, index of the weights, index of the bias or -1), int64.
-        terms: As in `ClippingMethod.terms`, with `SLACK` before the last.
-        buffers: Float32: z and d of a block, (BLOCK * outputs,), and its sum, (inputs * outputs,).
-        totals: Float64, (parameters,).
+        terms: (top, plus, slack, most): `ClippingMethod.terms`, with `NORM_SLACK` before the last.
+        buffers: Float32 buffers for z and d of a block, (BLOCK_RECORDS * outputs,), and for its
+            sum, (inputs * outputs,).
+        totals: Float64 totals, (parameters,).
     """
     inputs, outputs = unsigned_int(shape[0]), unsigned_int(shape[1])
     start, bias = shape[2], shape[3]
@@ -172,11 +178,11 @@ def add_clipped_gradients(
     rows, counts = np.zeros(BLOCK_RECORDS, np.uint64), np.zeros(BLOCK_RECORDS, np.bool_)
     for low in range(first * BLOCK_RECORDS, len(indices), apart * BLOCK_RECORDS):
         count = min(BLOCK_RECORDS, len(indices) - low)
-        for row in range(BLOCK_RECORDS):  # the last record takes the place of missing ones
+        for row in range(BLOCK_RECORDS):  # missing records are replaced by the last one
             rows[row] = unsigned_int(indices[low + min(row, count - 1)])
         for row in range(0, count, 4):
             _multiply(x, rows[row : row + 4], w, inputs, outputs, d, unsigned_int(row))
-        summed = -1  # a row whose record is summed; its numbers are finite
+        summed = -1  # index of a row whose record is added, so its values are finite
         for row in range(count):
             slot, at = rows[row], unsigned_int(row) * outputs
             for k in range(UINT_0, outputs if bias >= 0 else UINT_0):
@@ -191,13 +197,13 @@ def add_clipped_gradients(
                 factor = np.float32(min(most, top / (math.sqrt(square) * slack + plus)))
                 if not is_numeric and 0 <= y[slot] < len(shares):
                     factor *= shares[np.int64(y[slot])]
-            for k in range(at, at + outputs):  # 0 * NaN is NaN
+            for k in range(at, at + outputs):  # no product if the factor is 0: 0 * NaN is NaN
                 d[k] = d[k] * factor if factor > FLOAT_ZERO else FLOAT_ZERO
             counts[row] = factor > FLOAT_ZERO
             summed = row if counts[row] else summed
         if summed < 0:
             continue
-        for row in range(BLOCK_RECORDS):  # a record that adds 0 may not be finite: read another one
+        for row in range(BLOCK_RECORDS):  # replace records that add 0, because they may be NaN
             if row >= count or not counts[row]:
                 rows[row] = rows[summed]
         d[count * shape[1] :] = FLOAT_ZERO

@@ -1,4 +1,4 @@
-"""Losses for screening: noisy integer points of private records, or exact means of public ones.
+"""Losses for training and screening: sums of integer points, or exact means on public records.
 
 Source and proof: docs/guarantees/screening.md.
 """
@@ -21,29 +21,30 @@ if TYPE_CHECKING:
     from pasearch.data.partitions import Records
 
 MAX_CROSS_ENTROPY = 4.0
-"""Bound L of a record's cross entropy, nats: that of random predictions among 54 classes."""
+"""Maximum L of a record's cross entropy, nats: that of random predictions for 54 classes."""
 MAX_SQUARED_ERROR = 0.5
-"""Bound L of half the squared error, for a regression target scaled to [0, 1]."""
+"""Maximum L of a record's loss for a regression target scaled to [0, 1]: half the squared error."""
 
 
 @torch.no_grad()
 def sum_loss_points(
     network: nn.Module, records: Records, *, device: str = "cpu", chunk: int = 8192
 ) -> int:
-    """Compute the sum over records of round(G min(loss, L) / L), in integer points.
+    """Compute the private sum over records of round(G min(loss, L) / L), an integer.
 
-    Guarantee: replacing one record by the null record changes the result by at most G: each
-    record's points are clipped and rounded before the sum. A loss that is NaN counts as G.
+    Guarantee: replacing one record by the null record changes the result by at most G =
+    `MAX_LOSS_POINTS`, because the points of each record are clipped and rounded before the sum. A
+    loss that is NaN counts as G.
 
     Args:
-        network: Network with one output for a numeric target, else one per class; its mode is
-            restored.
+        network: Network with one output for a numeric target, otherwise one per class. Its training
+            mode is restored.
         records: Records; null records add 0.
         device: Device of the network, "cpu" or "cuda".
-        chunk: Number of records processed at once; only memory depends on it.
+        chunk: Number of records processed at once; it affects only memory.
 
-    Cost: none by itself; add the noise of a `NoisySum(epsilon, most=MAX_LOSS_POINTS)` and charge
-    its event.
+    Cost: none in itself. Before it is used, the caller must add the noise of `NoisySum(epsilon,
+    most=MAX_LOSS_POINTS)` and charge its event.
     """
     bound = find_max_loss(records.y)
     total = 0
@@ -55,12 +56,12 @@ def sum_loss_points(
 
 
 def points_to_mean_loss(points: float, y: Tensor) -> float:
-    """Convert points, noisy or not, to a mean loss, points L / (G n); all but points is public."""
+    """Convert points, with or without noise, to a mean loss: points * L / (G n)."""
     return points * find_max_loss(y) / (MAX_LOSS_POINTS * max(1, len(y)))
 
 
 def find_max_loss(y: Tensor) -> float:
-    """Find the bound L of the loss for classes or numeric targets: public."""
+    """Get the maximum L of the loss, for classes or numeric targets."""
     return MAX_SQUARED_ERROR if y.is_floating_point() else MAX_CROSS_ENTROPY
 
 
@@ -86,7 +87,7 @@ def compute_mean_loss(
 
 
 def compute_losses(outputs: Tensor, y: Tensor) -> Tensor:
-    """Compute each record's own loss, (batch,): cross entropy, or half the squared error."""
+    """Compute the loss of each record, (batch,): cross entropy, or half the squared error."""
     if y.is_floating_point():
         return 0.5 * (outputs.squeeze(1) - y).square()
     return functional.cross_entropy(outputs, y, reduction="none")
@@ -94,7 +95,7 @@ def compute_losses(outputs: Tensor, y: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class RecordLoss:
-    """Loss of each record, and its gradient in the outputs in closed form.
+    """Loss of each record, and its gradient with respect to the outputs.
 
     Args:
         y: Classes, or regression targets, of the records, (batch,).
@@ -107,7 +108,7 @@ class RecordLoss:
         return compute_losses(outputs, self.y)
 
     def gradient(self, outputs: Tensor) -> Tensor:
-        """Compute softmax(outputs) - [class = y], or the error: the gradient of each loss."""
+        """Compute the gradient of each loss: softmax(outputs) - [class = y], or outputs - y."""
         if self.y.is_floating_point():
             return outputs - self.y[:, None]
         shares = functional.softmax(outputs, dim=1)
@@ -118,19 +119,20 @@ class RecordLoss:
 def _iterate_losses(
     network: nn.Module, records: Records, device: str, chunk: int
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield the losses and the null-record mask, part by part; restore the network after."""
-    with _evaluating(network, device):
+    """Yield the losses of records and their mask (False for null records), part by part."""
+    with _evaluation_mode(network, device):
         for start in range(0, len(records.y), chunk):
             part = slice(start, start + chunk)
             mask = records.valid[part]
             outputs = network(records.x[part].to(device)).float().cpu()
-            # The class of a null record is never read; 0 keeps its loss finite.
+            # The class of a null record is replaced by 0, so that its loss is finite.
             y = records.y[part].where(mask, 0)
             yield compute_losses(outputs, y), mask
 
 
 @contextmanager
-def _evaluating(network: nn.Module, device: str) -> Iterator[None]:
+def _evaluation_mode(network: nn.Module, device: str) -> Iterator[None]:
+    """Set a network to evaluation mode on a device, and restore its mode after the block."""
     modes = [(module, module.training) for module in network.modules()]
     network.to(device).eval()
     try:

@@ -1,11 +1,11 @@
-"""Number of records that a step processes at once, so that memory does not grow with the batch.
+"""Limits of memory: the number of records that a step processes at once.
 
-    numbers per record   its inputs, outputs and their gradients in every layer, and its own
-                         gradient where one is formed
-    rows at once         `MAX_STEP_NUMBERS` / numbers per record; larger batches are split
+    values per record   inputs, outputs and their gradients in every layer, and the gradient of the
+                        record in layers that form it
+    rows at once        `MAX_STEP_NUMBERS` / values per record; larger batches are divided
 
-Both follow from the network and from public shapes, never from free memory. So the sums are
-identical, to the last bit, on every machine of one kind.
+Both depend on the network and on public shapes, not on the free memory. So the sums are
+bit-identical on machines of the same type.
 
 Source: docs/rules.md, rule 7 (large batches in chunks).
 """
@@ -22,22 +22,24 @@ from torch import Tensor, nn
 from pasearch.training.per_example import PreparedNetwork
 
 MAX_STEP_NUMBERS = {"cpu": 2**28, "cuda": 2**31}
-"""Approximate maximum of float32 numbers that a step holds, by device: 1 GiB and 8 GiB."""
+"""Approximate maximum count of float32 numbers in memory in a step, by device: 1 GiB and 8 GiB."""
 
-MAX_KEPT_BYTES = 2**30  # freed bytes that a process keeps
-MAX_KEPT_PIECE_BYTES = 2**27  # largest single block that it keeps
+MAX_KEPT_BYTES = 2**30
+"""Maximum size of freed memory that a process keeps, bytes."""
+MAX_KEPT_PIECE_BYTES = 2**27
+"""Maximum size of a single freed block that a process keeps, bytes."""
 
 COPIES_PER_OUTPUT = 4
-"""Number of copies of a layer's output: itself, its gradient, and a copy of each."""
+"""Number of tensors of the size of a layer's output: the output, its gradient, a copy of each."""
 
 
 @torch.no_grad()
-def count_record_numbers(prepared: PreparedNetwork, records: Tensor) -> int:
-    """Count the numbers that a step holds per record, approximately.
+def count_values_per_record(prepared: PreparedNetwork, records: Tensor) -> int:
+    """Count the numbers per record that are in memory in a step, approximately.
 
     Args:
         prepared: Prepared network.
-        records: Synthetic records of the right shape.
+        records: Synthetic records with the shape of the real ones.
     """
     found = [records[0].numel()]
 
@@ -61,24 +63,30 @@ def count_record_numbers(prepared: PreparedNetwork, records: Tensor) -> int:
 
 
 def limit_rows_in_memory(prepared: PreparedNetwork, records: Tensor, device: str) -> int:
-    """Limit the number of records processed at once, at least 1, to bound memory."""
+    """Compute the maximum number of records processed at once, at least 1.
+
+    Args:
+        prepared: Prepared network.
+        records: Synthetic records with the shape of the real ones.
+        device: Device type, "cpu" or "cuda".
+    """
     return max(
         1,
         MAX_STEP_NUMBERS.get(device, MAX_STEP_NUMBERS["cpu"])
-        // max(1, count_record_numbers(prepared, records)),
+        // max(1, count_values_per_record(prepared, records)),
     )
 
 
 @cache
 def keep_freed_memory() -> bool:
-    """Keep the CPU memory that a step frees, for the next step of this process.
+    """Configure the C library to keep freed memory for the next step, instead of returning it.
 
-    Without it glibc returns large blocks to the system, which clears each page of a new one: a
-    fifth of a step of a convolutional network. Settings of glibc's own variables (MALLOC_...,
-    GLIBC_TUNABLES) are respected.
+    By default glibc returns large blocks to the operating system, which clears new ones. This takes
+    a fifth of the time of a step of a convolutional network. If the user has set environment
+    variables of glibc (MALLOC_..., GLIBC_TUNABLES), nothing is changed.
 
     Returns:
-        Whether memory is kept.
+        Whether freed memory is kept.
     """
     if any(name.startswith(("MALLOC_", "GLIBC_TUNABLES")) for name in os.environ):
         return False
@@ -91,7 +99,7 @@ def keep_freed_memory() -> bool:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Check whether an error reports missing memory; on a CPU torch raises a RuntimeError."""
+    """Check whether an error means that memory is exhausted; on a CPU torch has a RuntimeError."""
     return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or (
         isinstance(error, RuntimeError)
         and any(words in str(error) for words in ("allocate", "out of memory"))

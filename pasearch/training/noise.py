@@ -1,13 +1,13 @@
-"""Noise on the sum of clipped gradients, from the key of the step.
+"""Noise on the sum of clipped gradients.
 
-    gaussian   round to a grid(sum + sigma * sensitivity * N(0, I))
-    others     round to a grid(sum + scale * z + N(0, (scale / 256)^2 I))        z of a density
+    Gaussian          sum + sigma * sensitivity * N(0, I), rounded to a grid
+    other densities   sum + scale * z + N(0, (scale / 256)^2 I), rounded to a grid, z of the density
 
-Normal numbers are exact (`runs.normals`), so the first is Gaussian noise in every digit. Other
-densities are drawn in float64. The exact normal numbers added to them hide the lattice of such
-draws, and no privacy is charged for them. On a CPU all bits come from AES-256 in counter mode. On
-CUDA they come from Philox, whose 64-bit key is extended by its starting offset, or, for a secure
-stream, from AES on the CPU.
+Normal numbers are exact (`runs.normals`), so the first is exactly Gaussian before it is rounded.
+Numbers of other densities are drawn in float64. The exact normal numbers that are added to them
+hide the floating-point representation of these numbers; the accounting ignores them. On a CPU, all
+random bits come from AES-256 in counter mode. On CUDA, they come from Philox with a 64-bit key and
+a secret starting offset; for a secure stream they come from AES on the CPU.
 
 Source: docs/rules.md, rules 11 and 14. Proof: docs/guarantees/floating-point.md.
 """
@@ -32,22 +32,23 @@ if TYPE_CHECKING:
 
     from pasearch.accounting.densities import Density
 
-MIN_THREAD_NUMBERS = 50_000  # numbers from which a separate thread is faster
-MIN_TEAM_NUMBERS = 2**20  # numbers from which several threads are, although torch's threads wait
+MIN_THREAD_NUMBERS = 50_000
+"""Minimum count of numbers for which drawing them in a separate thread saves time."""
+MIN_TEAM_NUMBERS = 2**20
+"""Minimum count of numbers for which adding them by several threads saves time."""
 
 SMOOTHING_FRACTION = 2.0**-8
-"""Scale of the normal noise added to another density, as a fraction of that density's scale."""
+"""Standard deviation of the normal noise that is added to another density, divided by its scale."""
 
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """Noise of one step, before it is added to a sum.
+    """Noise of one step, before it is scaled and added to a sum.
 
     Args:
-        normals: Gaussian noise; with `values` it is `SMOOTHING_FRACTION` of their scale.
-        values: Noise of another density, at scale 1, float64, (count,); None: all noise is
-            Gaussian.
-        scale: Scale of that density.
+        normals: Standard normal numbers: the noise itself, or the smoothing noise of `values`.
+        values: Noise of another density with scale 1, float64, (count,). None: Gaussian noise.
+        scale: Scale of the noise.
     """
 
     normals: Normals
@@ -57,9 +58,14 @@ class Noise:
     def add_to(
         self, sums: Sequence[torch.Tensor], scale: float, team: ThreadTeam | None = None
     ) -> None:
-        """Add the noise times a scale to tensors in place, in order; large ones by a thread pool.
+        """Add the noise, multiplied by `scale`, to tensors in place.
 
-        Guarantee: the result is a rounding of the exact sum; see `Normals.add_to`.
+        Guarantee: the result is the exact sum, rounded to a grid; see `Normals.add_to`.
+
+        Args:
+            sums: Tensors; the noise is used in their order.
+            scale: Factor on the noise.
+            team: Threads that share the work for large tensors. None: only the calling thread.
         """
         start, scale = 0, scale * self.scale
         for each in sums:
@@ -76,34 +82,44 @@ class Noise:
 
 
 NoiseSource = Callable[[], Noise]
+"""Function that returns the noise when it is drawn."""
 
 
 def begin_gaussian_noise(
     count: int, device: torch.device, stream: Stream, step: int, *, spare: bool = False
 ) -> NoiseSource:
-    """Begin to draw the normal numbers of a step, and return a function that gets them.
+    """Start to draw the Gaussian noise of a step; call the returned function to get it.
 
-    With a spare thread, many numbers are drawn while the gradients are computed, unless by compiled
-    kernels. The numbers depend only on stream and step.
+    The numbers depend only on stream and step.
+
+    Args:
+        count: Number of values.
+        device: Device of the noise.
+        stream: Random stream of the trial's noise.
+        step: Number of the step.
+        spare: Whether a thread is free to draw many numbers while the gradients are computed.
     """
     made = draw_device_normals(device, count, stream, step)
-    if made.code is not None:  # then they are drawn as they are added, sooner than in a thread
+    if made.code is not None:  # compiled code draws numbers when they are added
         return lambda: Noise(made)
     return run_in_thread(lambda: Noise(made.compute()), count, spare)
 
 
 def run_in_thread(make: NoiseSource, count: int, spare: bool) -> NoiseSource:
-    """Begin to draw `count` numbers in a thread if one is spare and `count` is large enough."""
-    return _noise_thread().submit(make).result if spare and count >= MIN_THREAD_NUMBERS else make
+    """Start `make` in the noise thread if it is free and `count` is large; else call it later."""
+    return (
+        _get_noise_thread().submit(make).result if spare and count >= MIN_THREAD_NUMBERS else make
+    )
 
 
 @cache
-def _noise_thread() -> ThreadPoolExecutor:
+def _get_noise_thread() -> ThreadPoolExecutor:
+    """Start the thread that draws noise, once per process."""
     return ThreadPoolExecutor(max_workers=1, thread_name_prefix="noise")
 
 
 def draw_device_normals(device: torch.device, count: int, stream: Stream, step: int) -> Normals:
-    """Draw the normal numbers of a step on a device."""
+    """Make the standard normal numbers of a step on a device."""
     if device.type == "cpu":
         return draw_normals(count, stream, step)
     words = draw_device_words(device, 2 * count_pairs(count), stream, step)
@@ -123,7 +139,7 @@ def draw_device_words(device: torch.device, count: int, stream: Stream, step: in
 
 
 def make_cuda_generator(device: torch.device, stream: Stream, step: int) -> torch.Generator:
-    """Create a CUDA Philox generator with 125 secret bits: a 64-bit key and an offset."""
+    """Make a CUDA generator (Philox) with 125 secret bits: a 64-bit key and an offset."""
     import torch
 
     seed, offset = stream.seed_and_offset(step)
@@ -133,7 +149,7 @@ def make_cuda_generator(device: torch.device, stream: Stream, step: int) -> torc
 
 
 class Denoising(Stage):
-    """A weight for each noisy sum, from the sum and its noise distribution alone."""
+    """Method that computes a weight for each noisy sum, from the sum and its noise distribution."""
 
     __slots__ = ()
 
@@ -142,13 +158,13 @@ class Denoising(Stage):
 
     @abstractmethod
     def weight(self, noisy: Tensor, density: Density) -> Tensor:
-        """Compute the factor on a noisy sum, a scalar on the same device.
+        """Compute the factor by which a noisy sum is multiplied, a scalar on the same device.
 
-        Guarantee: a function of its two arguments.
+        Guarantee: the result depends only on the two arguments.
 
         Args:
-            noisy: The noisy sum, (d,), of all parameters.
-            density: Distribution of the noise that was added to one coordinate.
+            noisy: Released noisy sum of all parameters, (d,).
+            density: Density of the noise on one coordinate.
         """
 
 

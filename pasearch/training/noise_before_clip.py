@@ -1,14 +1,14 @@
-"""Noise before the clip: each record's gradient is clipped, made noisy, then clipped again.
+"""Per-example noise before clipping: noise is added to the gradient of each record.
 
-    g_i  ->  clipped to norm B  ->  + N(0, (sigma B)^2 I)  ->  clipped to norm C;  summed
+    g_i  ->  clip to norm B  ->  add N(0, (sigma B)^2 I)  ->  clip to norm C  ->  sum over the batch
 
-Every sampled record adds such a term, also a null record (of the gradient 0). So only the sampling
-indicators depend on who is in the data, and the analysis treats them as revealed. sigma is the
-noise multiplier, noise over sensitivity B. Lin et al. write the noise as sigma C; theirs is sigma C
-/ B here.
+Every sampled record adds such a term; for a null record it is the clipped noise. The privacy
+analysis treats the sample as public. sigma is the noise multiplier: the standard deviation of the
+noise divided by the sensitivity B. Lin et al. call the standard deviation sigma C, so their sigma
+is sigma B / C.
 
-The paper's own order has no B. Then gradients are not clipped before the noise, and there is no
-guarantee: `record_bound=None` is for declared-public data.
+In the paper there is no first clip. Then there is no privacy guarantee, so `record_bound=None` is
+allowed for declared-public data only.
 
 Source: Lin et al. ("AC"); proof: docs/guarantees/noise-before-clip.md.
 """
@@ -31,20 +31,20 @@ if TYPE_CHECKING:
     from pasearch.training.record_sums import SumBuffers
 
 MAX_FORMED_VALUES = 2**21
-"""Maximum number of gradient entries formed at once: 8 MiB, which fits in caches."""
+"""Maximum number of gradient entries that are formed at once: 8 MiB, which fit into caches."""
 
 MAX_FINITE_NORM = 2.0**64
-"""Largest norm that counts as finite: its square is the largest float32. A factor for a larger norm
-would be subnormal, so coarse that a gradient could exceed its clipping norm.
+"""Maximum norm that counts as finite. The clipping factor of a larger norm would be a subnormal
+float32, with so few digits that a gradient could exceed its clipping norm.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoiseBeforeClip(Stage):
-    """Noise on each record's clipped gradient, before the second clip.
+    """Settings of noise on the gradient of each record, before it is clipped to norm C.
 
     Args:
-        record_bound: Clipping norm B before the noise; None: no clip and no guarantee.
+        record_bound: Clipping norm B before the noise. None: no first clip, and no guarantee.
     """
 
     name: ClassVar[str] = "noise-before-clip"
@@ -82,21 +82,24 @@ def sum_noisy_clipped_gradients(
 ) -> list[Tensor]:
     """Compute the sum over sampled records of clip(clipped gradient + noise).
 
-    Guarantee: a term depends only on its own record and its own noise. The gradient has norm at
-    most B before the noise; it is 0 for a null record, and if it is not finite or above
-    `MAX_FINITE_NORM`. Each term is private, so their sum is post-processing, however it is rounded.
+    Guarantee: each term depends only on its own record and its own noise. Before the noise, the
+    gradient has a norm of at most B; it is 0 for a null record, and if its norm is not finite or
+    above `MAX_FINITE_NORM`. Each term is private, so the sum is post-processing, with any rounding.
 
     Args:
         network: Network accepted by `per_example.validate`.
         x: Records, (batch, ...).
-        loss: Function from a slice of the records to their loss.
+        loss: Function from a slice of the records to their loss function.
         mask: Bool, (batch,); False for null records.
-        order: Clipping norm B before the noise; None on public data.
+        order: Settings with the clipping norm B before the noise.
         clip: Clipping method after the noise, with norm C.
         standard_deviation: Standard deviation of the noise in each coordinate.
-        stream: Noise stream, used by no other trial.
+        stream: Random stream of the noise, used by no other trial.
         step: Index of the step, from 0.
-        buffers: Buffers to whose views the sums are added; None: new ones.
+        buffers: Buffers to whose views the sums are added. None: new buffers.
+
+    Returns:
+        Sums, one tensor per trainable parameter, in the network's order.
     """
     import torch
 
@@ -128,6 +131,7 @@ def sum_noisy_clipped_gradients(
 
 
 def _compute_norms(rows: Tensor) -> Tensor:
+    """Compute the L2 norm of each row; infinite above `MAX_FINITE_NORM`."""
     import torch
 
     norms = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64).to(rows.dtype)

@@ -1,11 +1,10 @@
-"""One step of a training: the noisy sum of a batch's clipped gradients.
+"""One training step: the noisy sum of the clipped gradients of a batch.
 
-    sum = sum over the batch of clipped g_i + noise         then denoised, if the recipe has
-    denoising
+    noisy sum = sum over the batch of clipped g_i + noise,       denoised, if the recipe says so
 
-The sum is float64 when the noise is added (`record_sums`). The noise scales with R times the
-sensitivity, the most by which one record changes the computed sum (`runs.sums.SUM_ROUNDING`). All
-random numbers are keyed by purpose and step.
+The sum is float64 when the noise is added (`record_sums`). The standard deviation of the noise is
+proportional to R times the sensitivity, by which one record changes the computed sum at most
+(`runs.sums.SUM_ROUNDING`). Random numbers come from a separate key for each purpose and step.
 
 Source: docs/rules.md, rules 7, 8, 11 and 14. Proof: docs/guarantees/dp-sgd.md.
 """
@@ -39,20 +38,34 @@ if TYPE_CHECKING:
 
 
 MAX_RECORDS_AHEAD = 4096
-"""Number of records processed at once by the modules before the first trained layer."""
-MAX_BYTES_AHEAD = 2**27  # maximum size of the results of these modules that are always kept, bytes
+"""Number of records to which the modules before the first trained layer are applied at once."""
+MAX_BYTES_AHEAD = 2**27
+"""Maximum size of the results of these modules, bytes; larger ones are kept only if they are
+smaller than the records.
+"""
 ROW_MULTIPLE = 32
-"""Products have a multiple of this many rows: then a library rounds all rows in the same way."""
+"""The number of rows of a matrix product is a multiple of this number, for which a library rounds
+all rows in the same way.
+"""
 
 _Part = tuple[Tensor, RecordLoss, Tensor]
+"""Records x, their losses, and the mask of records that are not null."""
 
 BatchIndices = tuple[Tensor, Tensor | None]
-"""Record indices of a step, int64, (rows,), and which rows are not padding, bool; None: all."""
+"""Record indices of a step, int64, (rows,); and flags of rows that are not padding, bool, (rows,),
+or None if no row is padding.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceRecords:
-    """Records of a partition on the training's device, moved there once."""
+    """Records of a partition on the device of the training.
+
+    Args:
+        x: Features, (n, ...).
+        y: Classes or regression targets, (n,).
+        valid: Bool, (n,); False for null records.
+    """
 
     x: Tensor
     y: Tensor
@@ -60,27 +73,27 @@ class DeviceRecords:
     shares: Tensor | None = None
     """Class weights from `scale_class_weights`, if already computed."""
     rows: int = sys.maxsize
-    """Maximum number of rows that are processed at once, to bound memory."""
+    """Maximum number of rows that are processed at once, to limit memory."""
 
     @property
     def device(self) -> torch.device:
-        """The device of the records."""
+        """Device of the records."""
         return self.y.device
 
     @classmethod
     def move_to_device(cls, device: str, x: Tensor, y: Tensor, valid: Tensor) -> DeviceRecords:
-        """Move records to a device; the class of a null record becomes 0."""
+        """Move records to a device; the targets of null records become 0."""
         own = valid.to(device).contiguous()
         return cls(x=x.to(device), y=y.where(valid, 0).to(device).contiguous(), valid=own)
 
     def apply_modules(self, ahead: nn.Sequential) -> DeviceRecords | None:
-        """Apply modules to x, once for all steps; None if the results need much memory."""
+        """Apply modules to all records, once for all steps; None if it would take much memory."""
         if type(self.x) is not Tensor or not len(self.x):
             return None
         with torch.no_grad():
             first = self.x[:1]
             done = ahead(first)
-            if done.data_ptr() == first.data_ptr():  # a view of another shape
+            if done.data_ptr() == first.data_ptr():  # the result is a view with another shape
                 return replace(self, x=ahead(self.x))
             if done.nbytes * len(self.x) > MAX_BYTES_AHEAD and 2 * done.nbytes > first.nbytes:
                 return None
@@ -89,7 +102,7 @@ class DeviceRecords:
             )
 
     def at(self, places: Tensor, real: Tensor | None = None) -> _Part:
-        """Get x, the loss and the mask of these records; the mask of padding is False."""
+        """Select records by index: their features, loss and mask; the mask of padding is False."""
         mask = self.valid.index_select(0, places)
         mask = mask if real is None else mask & real
         loss = RecordLoss(self.y.index_select(0, places))
@@ -98,12 +111,12 @@ class DeviceRecords:
 
 @dataclass(slots=True)
 class TrainingState:
-    """State of a training in addition to its weights: all of it post-processing.
+    """State of a training in addition to its weights; it depends on released values only.
 
     Args:
-        bounds: Adaptive clipping norms, from released counts; empty for fixed ones.
+        bounds: Adaptive clipping norms, from released counts; empty if clipping is not adaptive.
         noise_deviation: Standard deviation of the noise in one coordinate of the last sum.
-        weights: Sum of the weights of a denoising, and their number.
+        weights: Sum of the denoising weights so far, and their number.
     """
 
     bounds: tuple[float, ...] = ()
@@ -129,19 +142,22 @@ def compute_noisy_sum(
     buffers: SumBuffers | None = None,
     team: ThreadTeam | None = None,
 ) -> list[Tensor]:
-    """Compute one step's noisy sum of clipped gradients over a new batch.
+    """Draw a batch, and compute the noisy sum of its clipped gradients.
 
     Args:
         network: Network accepted by `per_example.validate`.
         slots: Records of the partition.
         recipe: Training configuration.
-        streams: Random stream for each of "batch", "noise" and "dropout".
+        streams: Random streams "batch", "noise" and "dropout".
         step: Index of the step, from 0.
-        noise_multiplier: Noise multiplier sigma_t; None: that of the recipe.
-        state: State of the training, which is updated; None: a new one.
-        buffers: Buffers that receive the sum; None: new ones.
-        team: Thread pool; with several threads noise is drawn during the gradients, or added by
-            all.
+        noise_multiplier: Noise multiplier of the step. None: that of the recipe.
+        state: State of the training, which is updated. None: a new state.
+        buffers: Buffers for the sum. None: new buffers.
+        team: Threads. If there are several, one draws noise while the gradients are computed, or
+            all add noise.
+
+    Returns:
+        Noisy sums, one tensor per trainable parameter, in the network's order.
     """
     prepared = PreparedNetwork.of(network)
     n, state = len(slots.y), state or TrainingState.start(prepared, recipe)
@@ -188,7 +204,7 @@ def compute_noisy_sum(
 def _begin_noise(
     buffers: SumBuffers, recipe: Recipe, stream: Stream, step: int, team: ThreadTeam | None
 ) -> NoiseSource:
-    """Begin to draw a step's noise, at scale 1, while the gradients are computed."""
+    """Start to draw the noise of a step, with scale 1; call the returned function to get it."""
     spare = team is not None and team.threads > 1
     count, device = sum(flat.numel() for flat in buffers.flats), buffers.flats[0].device
     if recipe.noise is None:
@@ -199,18 +215,18 @@ def _begin_noise(
 
 
 def choose_part_rows(recipe: Recipe, n: int, rows: int, threads: int = 1) -> int:
-    """Choose the number of records that a network processes at once: the same for all steps.
+    """Choose the number of records that a network processes at once (a part), for all steps.
 
-    A library may round a row of a product differently if the number of rows differs, because it
-    uses another kernel. If a part had the size of the batch, a null record would change what others
-    add. The same happens if the number of rows is not a multiple of `ROW_MULTIPLE`.
+    For another number of rows, a library may use other code for a matrix product, which rounds each
+    row differently. So if the number depended on the batch size, one record would influence the
+    contributions of others. Therefore all parts have the same size, a multiple of `ROW_MULTIPLE`.
 
     Args:
         recipe: Training configuration.
         n: Number of records of the partition, null records included.
         rows: Maximum number of rows, as for `limit_rows`.
-        threads: Number of threads that share the rows equally, if memory allows `ROW_MULTIPLE` rows
-            each. `ROW_MULTIPLE` rows in all are always used.
+        threads: Number of threads. If memory allows, each gets the same multiple of `ROW_MULTIPLE`
+            rows.
     """
     most = limit_rows(recipe, rows)
     if not recipe.make_batching(n).sizes_vary:
@@ -223,7 +239,7 @@ def choose_part_rows(recipe: Recipe, n: int, rows: int, threads: int = 1) -> int
 
 
 def halve_rows(recipe: Recipe, slots: DeviceRecords, threads: int) -> int | None:
-    """Halve the rows for a step that ran out of memory; None if no part would be smaller.
+    """Compute a smaller maximum number of rows after a memory error; None if there is none.
 
     Args:
         recipe: Training configuration.
@@ -242,22 +258,25 @@ def count_views(recipe: Recipe) -> int:
 
 
 def limit_rows(recipe: Recipe, rows: int) -> int:
-    """Limit the number of records that a network processes at once, to bound memory.
+    """Compute the maximum number of records that a network processes at once.
 
     Args:
         recipe: Training configuration.
-        rows: Maximum number of rows.
+        rows: Maximum number of rows (views of records).
     """
     return max(1, min(recipe.chunk, rows) // count_views(recipe))
 
 
 def pad_to_parts(places: Tensor, part: int, real: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Pad record indices with index 0 to whole parts; also return which rows are not padding.
+    """Pad record indices to a multiple of the part size, with index 0.
 
     Args:
         places: Record indices, int64, (rows,).
-        part: Number of rows of a part.
-        real: Rows that are not padding, bool, (rows,); None: all.
+        part: Number of records of a part.
+        real: Flags of rows that are not padding, bool, (rows,). None: no row is padding.
+
+    Returns:
+        Indices, and flags of rows that are not padding.
     """
     missing = -len(places) % part
     real = torch.ones_like(places, dtype=torch.bool) if real is None else real
@@ -281,18 +300,18 @@ def sum_clipped_gradients(
     buffers: SumBuffers,
     part: int,
 ) -> Tensor:
-    """Write the sum of a batch's clipped gradients to the float64 totals of `buffers`.
+    """Write the sum of the clipped gradients of a batch to the float64 totals of `buffers`.
 
     Args:
         prepared: Prepared network.
         slots: Records of the partition.
         recipe: Training configuration.
-        stream: Random stream of the batches; augmentation draws from a child of it.
-        chosen: Indices of the batch's records, and which rows are not padding.
+        stream: Random stream of the batches; augmentation uses a child of it.
+        chosen: Indices of the records of the batch, and flags of rows that are not padding.
         step: Index of the step, from 0.
-        state: State of the training; only its adaptive clipping norms are read.
-        buffers: Buffers of the sum; reset first.
-        part: Number of records that the network processes at once: see `choose_part_rows`.
+        state: State of the training; only its adaptive clipping norms are used.
+        buffers: Buffers of the sum; they are reset first.
+        part: Number of records that the network processes at once, from `choose_part_rows`.
 
     Returns:
         Sum over records of [norm <= C] - 1/2, float64, (number of adaptive clipping norms,).
@@ -324,7 +343,7 @@ def sum_clipped_gradients(
 
 
 def scale_class_weights(weights: tuple[float, ...] | None, device: torch.device) -> Tensor | None:
-    """Divide class weights by the largest, so that clipped gradients keep their norm bound."""
+    """Divide class weights by the largest one, so that they do not increase clipped gradients."""
     if weights is None:
         return None
     shares = [each / max(weights) for each in weights]
@@ -334,9 +353,9 @@ def scale_class_weights(weights: tuple[float, ...] | None, device: torch.device)
 def denoise(
     sums: Sequence[Tensor], denoising: Denoising, density: Density, state: TrainingState
 ) -> None:
-    """Multiply the noisy sum by a weight from its distance to pure noise: post-processing.
+    """Multiply a noisy sum by its denoising weight, in place (post-processing).
 
-    The weight stays on the device, so nothing waits for it.
+    The weight stays on the device, so the CPU does not wait for it.
     """
     weight = denoising.weight(torch.cat([each.flatten() for each in sums]), density).double()
     if denoising.relative:
@@ -350,7 +369,10 @@ def denoise(
 def _update_clip_norms(
     recipe: Recipe, state: TrainingState, sigma: float, counts: Tensor, stream: Stream, step: int
 ) -> float:
-    """Release the step's counts and update the clipping norms; return the gradients' sigma."""
+    """Release the counts of a step, and update the adaptive clipping norms.
+
+    Returns the noise multiplier of the gradients, after a part of the noise is used for the counts.
+    """
     adaptive = recipe.bounding
     assert adaptive is not None
     gradients, deviation = adaptive.noises(sigma, len(state.bounds))
@@ -369,9 +391,9 @@ def _rescale_layer_sums(
     sums: list[Tensor],
     bounds: tuple[float, ...],
 ) -> None:
-    """Multiply each layer's noisy sum by C_0 / C_t, so that one learning rate fits all norms.
+    """Multiply the noisy sum of each layer by C_0 / C_t, so that the learning rate fits all norms.
 
-    Post-processing: the clipping norms are released.
+    This is post-processing, because the clipping norms C_t depend on released counts only.
     """
     layers = list(prepared.rules)
     factors = [first / now for first, now in zip(adaptive.start(len(layers)), bounds, strict=True)]
@@ -392,6 +414,7 @@ def _sum_with_record_noise(
     sigma: float,
     buffers: SumBuffers,
 ) -> None:
+    """Write the sum of gradients with noise on each record to the buffers."""
     order, clip = recipe.noise_before_clip, recipe.bounding
     assert order is not None
     assert clip is not None, "noise before the clip requires a clip"
@@ -409,9 +432,15 @@ def _sum_with_record_noise(
 def reseed_dropout(
     prepared: PreparedNetwork, stream: Stream | None, step: int, device: torch.device | None = None
 ) -> None:
-    """Seed the dropout masks of a step from its own key; None: from a public one.
+    """Seed the dropout masks of a step.
 
-    With the GPU's own kernels a block of steps has one key, and masks depend on the step's number.
+    With the GPU kernels, a block of steps has one key, and the masks depend on the step number.
+
+    Args:
+        prepared: Prepared network.
+        stream: Random stream of the dropout masks. None: a public seed.
+        step: Index of the step, from 0.
+        device: Device of the masks. None: the CPU.
     """
     kernels = None if device is None else gpu.load_kernels(device)
     for place, reseed in enumerate(prepared.keyed):

@@ -1,15 +1,18 @@
-"""The optimizer's step on a noisy mean gradient: post-processing, so none of it costs anything.
+"""Optimizers: updates of the weights by a noisy mean gradient (post-processing, without cost).
 
-    sgd              w - r g                         momentum   w - (1 - m) r (g + m g' + ...)
+The new weights, for weights w, gradient g and learning rate r:
+
+    sgd              w - r g
+    momentum         w - (1 - b) r (g + b g' + b^2 g'' + ...), with momentum b, earlier gradients g'
     adam             w - r m / (sqrt(v) + e)
-    adam-corrected   w - r m / sqrt(max(v - s^2, f^2)),   s the noise's standard deviation in g
+    adam-corrected   w - r m / sqrt(max(v - s^2, f^2)), with the standard deviation s of noise in g
 
-m and v are Adam's moments, each divided by its bias from the start at 0. v contains g^2, whose
-noise adds s^2 on average. Where that is most of v, Adam is SGD with momentum; subtracting s^2
-restores Adam's scale. f keeps the divisor positive where v - s^2 is below 0.
+m and v are the first and second moments of Adam, with bias correction. The noise adds s^2 to v on
+average. If s^2 is most of v, Adam behaves like SGD with momentum; the subtraction of s^2 restores
+the scaling of Adam. f is a lower limit of the divisor, because v - s^2 may be negative.
 
-The updates are not `torch.optim`'s because that imports torch's compiler, which takes longer than a
-small run's whole training; the numbers are the same to the bit.
+The results are bit-identical to those of `torch.optim`, which is not used because its import takes
+longer than a small training.
 
 Source: Kingma and Ba 2015; Tang, Shpilevskiy and Lecuyer 2023 ("DP-AdamBC").
 """
@@ -27,28 +30,31 @@ from pasearch.registry import Registry, Stage
 if TYPE_CHECKING:
     from torch import Tensor
 
-SECOND_MOMENT_DECAY = 0.999  # Adam's decay of the second moment
-DIVISOR_FLOOR = 0.1  # f, as a fraction of the noise's standard deviation s
-ADAM_EPSILON = 1e-8  # e
+SECOND_MOMENT_DECAY = 0.999
+"""Decay of the second moment of Adam per step."""
+DIVISOR_FLOOR = 0.1
+"""Minimum divisor f of corrected Adam, as a fraction of the noise's standard deviation s."""
+ADAM_EPSILON = 1e-8
+"""Constant e in the divisor of Adam."""
 
 
 class UpdateRule:
-    """Rule that moves parameters by their gradients, one call of `step` at a time.
+    """Base class of update rules, which change parameters by their gradients.
 
     Args:
-        parameters: Parameters; those with a `grad` are moved.
+        parameters: Parameters; those with a `grad` are updated.
         rate: Learning rate, above 0.
     """
 
     share = 1.0
-    """Factor on every `grad`, such as 1 over the batch size for a sum."""
+    """Factor on every `grad`; for sums over a batch, 1 / batch size."""
 
     def __init__(self, parameters: Sequence[Tensor], rate: float):
         self.parameters, self.rate = list(parameters), rate
         self.states: list[dict[str, Any]] = [{} for _ in self.parameters]
 
     def step(self) -> None:
-        """Move the weights by their gradients."""
+        """Update all parameters by their gradients."""
         import torch
 
         with torch.no_grad():
@@ -57,15 +63,15 @@ class UpdateRule:
                     self.move(parameter, parameter.grad, state)
 
     def move(self, parameter: Tensor, gradient: Tensor, state: dict[str, Any]) -> None:
-        """Move one parameter and update its state."""
+        """Update one parameter and its state by a gradient."""
         raise NotImplementedError
 
     def snapshot(self) -> list[dict[str, Any]]:
-        """Copy all states."""
+        """Copy the states of all parameters."""
         return copy.deepcopy(self.states)
 
     def restore(self, states: list[dict[str, Any]]) -> None:
-        """Restore a snapshot, which stays unchanged; tensors keep their memory."""
+        """Restore the states of a snapshot; tensors keep their memory addresses."""
         for own, state in zip(self.states, states, strict=True):
             kept = {name: each for name, each in own.items() if name in state}
             own.clear()
@@ -76,14 +82,14 @@ class UpdateRule:
 
 
 class SgdUpdate(UpdateRule):
-    """SGD, with momentum if it is above 0."""
+    """Update rule of SGD, with momentum if it is above 0."""
 
     def __init__(self, parameters: Sequence[Tensor], rate: float, momentum: float = 0.0):
         super().__init__(parameters, rate)
         self.momentum = momentum
 
     def move(self, parameter: Tensor, gradient: Tensor, state: dict[str, Any]) -> None:
-        """W - r (g + m g' + m^2 g'' + ...)."""
+        """Update one parameter: w - r (g + b g' + b^2 g'' + ...)."""
         rate = self.rate
         if not self.momentum:
             rate *= self.share
@@ -95,11 +101,14 @@ class SgdUpdate(UpdateRule):
 
 
 class AdamUpdate(UpdateRule):
-    """Adam; `first` is beta_1.
+    """Update rule of Adam.
 
     Args:
-        noise_variance: s^2 of one coordinate of the mean gradient, to be set before every `step`;
-            None leaves the second moment as it is.
+        first: Decay beta_1 of the first moment.
+
+    Attributes:
+        noise_variance: Variance s^2 of the noise in one coordinate of the mean gradient, to be set
+            before every `step`. None: nothing is subtracted from the second moment.
     """
 
     noise_variance: float | None = None
@@ -109,7 +118,7 @@ class AdamUpdate(UpdateRule):
         self.first = first
 
     def move(self, parameter: Tensor, gradient: Tensor, state: dict[str, Any]) -> None:
-        """W - r m / (sqrt(v) + e), or W - r m / sqrt(max(v - s^2, f^2))."""
+        """Update one parameter: w - r m / (sqrt(v) + e), or w - r m / sqrt(max(v - s^2, f^2))."""
         if not state:
             mean, square = (parameter.detach().clone().zero_() for _ in range(2))
             state.update(step=0, mean=mean, noise=0.0, square=square)
@@ -132,21 +141,21 @@ class AdamUpdate(UpdateRule):
 
 
 class Optimizer(Stage):
-    """Optimizer of a recipe; its fields are the recipe's fields of the same name."""
+    """Optimizer of a recipe. Its fields have the values of the recipe's fields with equal names."""
 
     __slots__ = ()
 
     default_rate: ClassVar[float | None] = None
-    """Default learning rate for any noise; None if it depends on the noise."""
+    """Default learning rate. None: it is computed from the noise."""
     subtracts_noise_variance: ClassVar[bool] = False
-    """Whether it needs the noise variance: see `set_noise_variance`."""
+    """Whether the optimizer uses the variance of the noise; see `set_noise_variance`."""
 
     @abstractmethod
     def of(self, parameters: Sequence[Tensor], rate: float) -> UpdateRule:
-        """Create the update rule of these parameters at a learning rate."""
+        """Make the update rule for parameters with a learning rate."""
 
     def set_noise_variance(self, optimizer: Any, variance: float) -> None:
-        """Set, before a step, the noise variance of one coordinate of its mean gradient."""
+        """Set the variance of the noise in one coordinate of the mean gradient, before a step."""
 
 
 OPTIMIZERS = Registry("optimizer", Optimizer, "pasearch.training.optimizers", example='"adam"')
@@ -167,7 +176,7 @@ class Sgd(Optimizer):
 @OPTIMIZERS.register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Momentum(Optimizer):
-    """SGD with momentum in [0, 1); its rate is scaled to have the same effect as without."""
+    """SGD with momentum b in [0, 1); the rate is multiplied by 1 - b, to have an equal effect."""
 
     name: ClassVar[str] = "momentum"
     description_template: ClassVar[str] = "SGD with momentum {momentum:g}"
@@ -180,7 +189,7 @@ class Momentum(Optimizer):
 @OPTIMIZERS.register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adam(Optimizer):
-    """Adam, whose steps have the scale of the learning rate itself; its momentum is beta_1."""
+    """Adam with beta_1 = momentum; its steps have about the size of the learning rate."""
 
     name: ClassVar[str] = "adam"
     description_template: ClassVar[str] = "Adam with momentum {momentum:g}"
@@ -194,7 +203,7 @@ class Adam(Optimizer):
 @OPTIMIZERS.register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdamCorrected(Adam):
-    """Adam with the noise's variance subtracted from its second moment."""
+    """Adam with the variance of the noise subtracted from the second moment."""
 
     name: ClassVar[str] = "adam-corrected"
     description_template: ClassVar[str] = f"{Adam.description_template}, noise variance subtracted"

@@ -1,8 +1,8 @@
-"""Presets: the training configurations of the papers, by name.
+"""Presets: training configurations of papers, by name.
 
-A preset changes only the stages that it names. Batch, steps and a learning rate tuned to the noise
-come from the default recipe. The noise is always calibrated to the budget, whatever the paper used.
-`dpsgd` is the plain method, the baseline of the others.
+A preset sets some fields of a recipe. Batch, steps and learning rate are those of the default
+recipe, and the noise is always calibrated to the budget. The preset `dpsgd` is plain DP-SGD, the
+baseline of the others.
 
 Sources: key `source` of each preset; docs/search.md has the table.
 """
@@ -26,15 +26,15 @@ PLAIN_DPSGD: dict[str, Any] = {
     "momentum": 0.0,
     "average": None,
 }
-"""Plain DP-SGD: no momentum, no average of weights."""
+"""Fields of plain DP-SGD: no momentum, no averaging of weights."""
 
 ENCODED_DPSGD = {**PLAIN_DPSGD, "bounding": {"name": "encoded", "clip_norm": 1.0}}
-"""Plain DP-SGD on encoded gradients."""
+"""Fields of plain DP-SGD with encoded gradients."""
 
 
 RWT_TRAINED_LAYERS = 2
 """Number of layers that random-feature training (rwt) trains: the last hidden layer and the output
-layer. Bao et al., section VII-C: 33,482 of the 1,362,122 weights of Table XXIX's network.
+layer. Bao et al., section VII-C: 33,482 of the 1,362,122 weights of the network in Table XXIX.
 """
 
 
@@ -45,12 +45,13 @@ class Preset:
     Args:
         about: Description, one line.
         source: Paper and section.
-        recipe: Fields of `Recipe`, as plain values.
-        activation: Activation of every hidden layer; None: that of the architecture.
-        trained_last: Number of last layers that are trained, the output layer included; earlier
-            layers keep their random weights. None: all.
-        epochs: Number of epochs of the paper's schedule, which is stretched to those of a run.
-        full_batches: Whether the settings of `make_full_batch_settings` apply.
+        recipe: Fields of `Recipe` that the preset sets, as JSON values.
+        activation: Activation of every hidden layer. None: that of the architecture.
+        trained_last: Number of last layers that are trained, including the output layer; earlier
+            layers keep their random weights. None: all layers are trained.
+        epochs: Number of epochs of the schedule in the paper; it is stretched to those of the run.
+            None: it is not stretched.
+        full_batches: Whether the settings of `make_full_batch_settings` are applied.
     """
 
     about: str
@@ -63,6 +64,7 @@ class Preset:
 
 
 def _make_schedule_preset(about: str, epochs: int | None = None, **schedule: Any) -> Preset:
+    """Make the preset of plain DP-SGD with a noise schedule."""
     recipe = {**PLAIN_DPSGD, "schedule": schedule}
     return Preset(about=about, source="Yu et al., section IV", recipe=recipe, epochs=epochs)
 
@@ -179,7 +181,7 @@ STAGE_EXAMPLES = {
     "noise": '{ name = "student-t", freedom = 9.0 }',
     **{name: registry.example for name, registry in TABLE_STAGES.items()},
 }
-"""Example of the table of each stage, for error messages."""
+"""Example of the table of each stage in a recipe file, for error messages."""
 
 FORBIDDEN_FIELDS = {
     "noise_multiplier": "it is calibrated to the budget",
@@ -195,7 +197,7 @@ SETTABLE_FIELDS = frozenset(each.name for each in fields(Recipe)) - set(FORBIDDE
 """Fields that a recipe file can set."""
 
 MIN_ANNOUNCED_LEVELS = 50
-"""Number of noise levels from which accounting takes seconds, which is announced."""
+"""Minimum number of noise levels for which a message says that accounting takes time."""
 
 logger = logging.getLogger(__name__)
 
@@ -204,7 +206,7 @@ def find_preset(name: str) -> Preset:
     """Find a preset by name.
 
     Raises:
-        UsageError: An unknown name.
+        UsageError: The name is unknown.
     """
     if not isinstance(name, str) or name not in PRESETS:
         raise UsageError(
@@ -215,13 +217,13 @@ def find_preset(name: str) -> Preset:
 
 
 def read_recipe(given: str | Path | Mapping[str, Any]) -> dict[str, Any]:
-    """Read a recipe as plain values: `preset`, and the fields of `Recipe` that differ from it.
+    """Read a recipe as JSON values: `preset`, and fields of `Recipe` that replace those of it.
 
     Args:
         given: Name of a preset, path of a TOML file, or such values.
 
     Raises:
-        UsageError: An unknown preset, an unreadable file, or an invalid field.
+        UsageError: The preset is unknown, the file cannot be read, or a field is invalid.
     """
     if isinstance(given, Mapping):
         values = dict(given)
@@ -240,13 +242,13 @@ def read_recipe(given: str | Path | Mapping[str, Any]) -> dict[str, Any]:
 
 
 def resolve_preset(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge a preset with changed fields, into arguments of `Recipe`.
+    """Convert the values of a recipe file to arguments of `Recipe`, including those of its preset.
 
     Args:
         values: Result of `read_recipe`.
 
     Raises:
-        UsageError: An unknown preset or an invalid field.
+        UsageError: The preset is unknown, or a field is invalid.
     """
     settings = {
         name: STAGE_READERS[name](value) if name in STAGE_READERS else value
@@ -276,18 +278,17 @@ def resolve_preset(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def select_settable_fields(recipe: Mapping[str, Any]) -> dict[str, Any]:
-    """Select the fields that a recipe file can set."""
+    """Select the values that a recipe file can set."""
     return {name: value for name, value in recipe.items() if name in SETTABLE_FIELDS}
 
 
 def preset_to_json(name: str) -> dict[str, Any]:
-    """Convert a preset to plain values with all fields.
+    """Convert a preset to JSON values: all fields of the recipe that do not depend on the data.
 
-    Batch, steps, learning rate and temperature are left out, because they depend on the data. So is
-    a schedule that is stretched to the run's epochs.
+    Batch, steps, learning rate, temperature and a stretched schedule are omitted.
 
     Raises:
-        UsageError: An unknown name.
+        UsageError: The name is unknown.
     """
     preset = find_preset(name)
     made = Recipe(expected_batch_size=1, steps=1, **resolve_preset({"preset": name}))
@@ -299,10 +300,10 @@ def preset_to_json(name: str) -> dict[str, Any]:
 
 
 def preset_to_toml(name: str) -> str:
-    """Convert a preset to a recipe file; its current values are comments.
+    """Convert a preset to the text of a recipe file, with the values of all fields as comments.
 
     Raises:
-        UsageError: An unknown name.
+        UsageError: The name is unknown.
     """
     preset = find_preset(name)
     values = preset_to_json(name)
@@ -314,6 +315,7 @@ def preset_to_toml(name: str) -> str:
 
 
 def _format_toml(value: Any) -> str:
+    """Format a JSON value as TOML."""
     if not isinstance(value, dict):
         return json.dumps(value)
     inner = ", ".join(
@@ -323,11 +325,11 @@ def _format_toml(value: Any) -> str:
 
 
 def stretch_schedule(recipe: Recipe, values: Mapping[str, Any], slots: int) -> Recipe:
-    """Stretch the preset's schedule to the recipe's number of epochs.
+    """Stretch the schedule of the preset to the number of epochs of a recipe.
 
     Args:
-        recipe: Recipe made from `resolve_preset(values)`.
-        values: Result of `read_recipe`; a schedule set there stays unchanged.
+        recipe: Recipe with the arguments `resolve_preset(values)`.
+        values: Result of `read_recipe`. If it sets a schedule, nothing is changed.
         slots: Number of training records n, null records included.
     """
     epochs = find_preset(values.get("preset", "default")).epochs

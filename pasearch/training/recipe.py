@@ -1,13 +1,15 @@
-"""Training configuration (recipe) of one network, and the privacy cost of its steps.
+"""Recipe: the training configuration of one network, and the privacy event of its steps.
 
-No other module states this cost. docs/architecture.md describes a step, stage by stage.
+The privacy event of a training is computed only here. It is the composition over steps t of
 
-    cost = sum over t of [batching.event(sigma_t)],    Poisson: PoissonGaussian(q, sigma_t)
-           non-Gaussian noise on encoded gradients:    Additive(q, density_t, shifts)
+    Gaussian noise:                             the event of the batching, with sigma_t;
+                                                for Poisson: PoissonGaussian(q, sigma_t)
+    non-Gaussian noise on encoded gradients:    AdditiveNoise(q, density_t, shifts)
 
-A choice at one stage never changes the code of another stage: each stage declares the properties
-that others depend on. Combinations without a proof are refused (`STAGE_CONFLICTS`). Screening and
-validation-driven schedules pay for their validation queries elsewhere.
+A training step consists of stages (docs/architecture.md): batching, clipping, noise, optimizer and
+others. Each stage declares the properties on which others depend, so that stages can be replaced
+independently. Combinations without a proof are refused (`STAGE_CONFLICTS`). The validation queries
+of screening and validation-driven schedules are charged elsewhere.
 
 Source: Abadi et al. 2016 (DP-SGD); docs/rules.md, rules 2, 6 and 7. Proof: the pages of
 docs/guarantees, dp-sgd.md first.
@@ -60,11 +62,12 @@ from pasearch.training.schedules import SCHEDULES, Schedule, UniformSchedule
 from pasearch.training.screening import SCREENINGS, Annealing
 
 DEFAULT_CLIPPING = FlatClipping(clip_norm=0.25)
+"""Clipping method of the default recipe."""
 MAX_NOISE_LEVELS = 1000
-"""Maximum number of different noise levels in one training: each is accounted for separately."""
+"""Maximum number of different noise multipliers in one training; each has its own event."""
 
 MAX_STEPS = 10_000_000
-"""Maximum number of steps: accounting for more takes minutes, and training takes months."""
+"""Maximum number of steps. For more, accounting would take minutes, and training months."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,37 +75,40 @@ class Recipe:
     """Training configuration: hyperparameters and stages of one training.
 
     Args:
-        expected_batch_size: Expected number of records in a batch, q n; the public divisor of every
-            sum.
+        expected_batch_size: Expected number q n of records in a batch. Every sum is divided by this
+            public number.
         steps: Number of steps, 1 or more.
-        learning_rate: Learning rate, above 0; None until the noise is known (`tune_recipe`).
-        noise_multiplier: Noise multiplier sigma of the first step; None trains without privacy, on
+        learning_rate: Learning rate, above 0. None: not tuned yet (`tune_recipe`).
+        noise_multiplier: Noise multiplier sigma of the first step. None: no noise, for
             declared-public data only.
         batching: Sampling of batches: "poisson", "truncated" (at most `cap` records) or
             "reshuffled" (disjoint batches of `expected_batch_size`, without amplification).
-        cap: Maximum batch size of "truncated"; None is the smallest allowed, q n + 6 sqrt(q n).
-        bounding: Clipping method; None only without noise.
-        noise_before_clip: None clips each record and adds noise to the sum ("CA"); otherwise noise
-            is added to each record, which is then clipped ("AC").
+        cap: Maximum batch size of "truncated". None: the minimum allowed, q n + 6 sqrt(q n).
+        bounding: Clipping method. None: no clipping, only without noise.
+        noise_before_clip: Settings of noise on each record's gradient, which is then clipped
+            ("AC"). None: gradients are clipped, and noise is added to their sum ("CA").
         schedule: Noise schedule over epochs.
-        screening: Rule that accepts or undoes updates; None accepts all.
-        augmentation: Views of each record, averaged before clipping; None: one view.
-        noise: Noise density, of any scale, for encoded gradients; None: Gaussian. sigma then refers
-            to the Fisher information of N(0, (sigma C)^2).
-        denoising: Weight of a noisy sum by its distance from pure noise; None: no weight.
+        screening: Rule that accepts or undoes updates. None: all are accepted.
+        augmentation: Views of each record, whose gradients are averaged before clipping. None: one
+            view.
+        noise: Noise density, with any scale, for encoded gradients. None: Gaussian. With another
+            density, sigma means noise with the Fisher information of N(0, (sigma C)^2).
+        denoising: Method that multiplies a noisy sum by a weight, from its distance to pure noise.
+            None: no denoising.
         optimizer: Optimizer: "sgd", "momentum" (scaled by 1 - momentum, so that a learning rate has
             the same effect with and without it), "adam", or "adam-corrected" (subtracts the noise
             variance from the second moment).
         momentum: Momentum in [0, 1), or beta_1 of Adam.
-        average: Horizon of the moving average of weights, as a fraction of the steps; None: no
-            average.
+        average: Horizon of the moving average of weights, as a fraction of the steps. None: no
+            averaging.
         temperature: Divisor of the logits, above 0, applied to the output layer after the last
-            step; it changes no predicted label. None until the classes are known (`tune_recipe`); a
-            training uses 1 for None.
+            step; it changes no predicted label. None: not chosen yet (`tune_recipe`); training
+            uses 1.
         class_weights: Weight of each class, 0 or above, in class order. A clipped gradient is
-            multiplied by the weight of its class over the largest weight. None: equal weights.
-        chunk: Maximum number of rows in one forward pass, at least 32 if batch sizes vary. Affects
-            only memory and which views of a record are drawn.
+            multiplied by the weight of its class, divided by the largest weight. None: equal
+            weights.
+        chunk: Maximum number of rows in one forward pass, at least 32 if batch sizes vary. It
+            affects only memory, and which views of a record are drawn.
     """
 
     expected_batch_size: int
@@ -161,22 +167,22 @@ class Recipe:
             raise UsageError("This recipe has no privacy proof. " + " ".join(problems))
 
     def problems(self) -> list[str]:
-        """List every reason why the stages cannot be combined; an empty list is good."""
+        """List the reasons why the stages cannot be combined; empty if they can."""
         return [reason for reason, conflict in STAGE_CONFLICTS.items() if conflict(self)]
 
     @property
     def sampling(self) -> type[Batching]:
-        """Batching class, for any n."""
+        """Class of the sampling method; `make_batching` creates an instance for n records."""
         return BATCHINGS[self.batching]
 
     @property
     def optimizer_stage(self) -> Optimizer:
-        """Optimizer with the momentum of the recipe."""
+        """Optimizer with the settings of the recipe."""
         kind = OPTIMIZERS[self.optimizer]
         return kind(**{name: getattr(self, name) for name in kind.field_names()})
 
     def stages(self) -> list[Stage]:
-        """List the optional stages that are set, in the order of a step."""
+        """List the optional stages that are set, in their order within a step."""
         given = (
             self.augmentation, self.noise_before_clip, self.noise, self.schedule, self.denoising,
             self.screening,
@@ -184,8 +190,8 @@ class Recipe:
         return [each for each in given if each is not None]
 
     def claims(self, n: int, delta: float) -> list[PublishedBound]:
-        """Evaluate the privacy formula of a paper for this training; shown, never charged."""
-        if self.noise_multiplier is None or self.noise is not None:  # they are for Gaussian noise
+        """Evaluate the privacy formula of a paper for this training; it is shown, never charged."""
+        if self.noise_multiplier is None or self.noise is not None:  # formulas for Gaussian noise
             return []
         steps = TrainingSteps(
             sampling_probability=self.sampling_probability(n),
@@ -195,7 +201,7 @@ class Recipe:
             sampled=self.sampling.independent,
             delta=delta,
         )
-        # A screening's theorem is about all of a step, whatever the schedule of its noise.
+        # The formula of screening has priority, because it covers the whole step.
         found = (each.claims(steps) for each in reversed(self.stages()))
         return next(filter(None, found), [])
 
@@ -216,8 +222,8 @@ class Recipe:
         return self.expected_batch_size / n
 
     def make_batching(self, n: int) -> Batching:
-        """Create the batch sampling for n records, null records included."""
-        self.sampling_probability(n)  # a batch larger than n is refused here
+        """Make the sampling method for n records, null records included."""
+        self.sampling_probability(n)  # raises an error if the batch is larger than n
         return self.sampling.of(n, self.expected_batch_size, self.cap)
 
     def event(self, n: int, dimension: int | None = None) -> Event:
@@ -225,10 +231,10 @@ class Recipe:
 
         Args:
             n: Number of training records, null records included.
-            dimension: Number of trainable parameters; required by non-Gaussian noise.
+            dimension: Number of trainable parameter values; required for non-Gaussian noise.
 
         Raises:
-            UsageError: No noise, or no clipping before it: the cost would be infinite.
+            UsageError: There is no noise, or no clipping before it, so the cost would be infinite.
 
         Cost: the event is charged to the partition that the training reads.
         """
@@ -243,14 +249,14 @@ class Recipe:
         whole_plan = parts[0] if len(parts) == 1 else Composition(events=parts)
         if not self.schedule.is_validation_driven:
             return whole_plan
-        # Orders above the one that sets the price would only end the training sooner. Which one
-        # that is depends on delta: of the default one, which n fixes.
+        # The filter uses only orders up to the best one. Higher orders would end the training
+        # sooner, without a lower cost. The best order is that for the default delta of n records.
         delta = Budget(1.0).resolve(n).delta
         assert delta is not None
         return FilteredReleases(whole_plan, find_best_order(whole_plan, delta))
 
     def release(self, n: int, noise_multiplier: float, dimension: int | None = None) -> Event:
-        """Compute the privacy event of one noisy sum: one step, or one epoch if reshuffled."""
+        """Compute the privacy event of one noisy sum: of a step, or of an epoch if reshuffled."""
         q = self.sampling_probability(n)
         if self.noise is not None:
             assert self.bounding is not None
@@ -274,10 +280,10 @@ class Recipe:
         return NoisyRecords(q, noise_multiplier)
 
     def density(self, noise_multiplier: float) -> Density:
-        """Compute the accounted noise distribution of one coordinate of a step's sum.
+        """Compute the distribution of noise on one coordinate of a sum, as used for accounting.
 
-        It is in units of the sum, and its Fisher information is that of a Gaussian with this noise
-        multiplier.
+        Its scale is in units of the sum. Its Fisher information is that of Gaussian noise with this
+        noise multiplier.
         """
         assert self.bounding is not None
         unit = GaussianNoise() if self.noise is None else self.noise.unit
@@ -285,10 +291,10 @@ class Recipe:
         return unit.with_scale(noise_multiplier * self.bounding.sensitivity * spread)
 
     def drawn_density(self, noise_multiplier: float) -> Density:
-        """Compute the distribution of the drawn noise: the accounted one, scaled by R.
+        """Compute the distribution from which noise is drawn: `density` with its scale times R.
 
-        R is the largest factor by which rounding enlarges the contribution of one record to a sum
-        (`runs.sums.SUM_ROUNDING`). So the drawn noise costs no more than the accounted one.
+        R (`runs.sums.SUM_ROUNDING`) bounds the factor by which floating-point rounding increases
+        the contribution of one record to a sum. So the cost is at most that of `density`.
         """
         accounted = self.density(noise_multiplier)
         return accounted.with_scale(accounted.scale * SUM_ROUNDING)
@@ -313,10 +319,10 @@ class Recipe:
         return [(factor, count) for factor, count in found.items() if count]
 
     def count_validation_queries(self, n: int) -> int:
-        """Count the validation queries of a training, at most.
+        """Compute the maximum number of validation queries of a training.
 
-        Screening queries before the first step and after every `every`-th step. A validation-driven
-        schedule queries after every `every`-th epoch.
+        Screening makes one query before the first step, and one after every `every` steps. A
+        validation-driven schedule makes one query after every `every` epochs.
         """
         if self.screening is not None:
             return self.screening.count_validation_queries(self.steps)
@@ -325,7 +331,7 @@ class Recipe:
         return self.schedule.count_validation_queries(self.make_batching(n).epoch(self.steps))
 
     def compute_noise_multiplier_for_mu(self, mu: float, n: int) -> float:
-        """Approximate the sigma for a total mu (central limit theorem); not a privacy cost."""
+        """Approximate the noise multiplier for a total mu (central limit theorem), for tuning."""
         levels = self.levels(n)
         q = self.sampling_probability(n)
         sampled, on_records = self.sampling.sampled, self.noise_before_clip is not None
@@ -346,23 +352,23 @@ class Recipe:
         return high
 
     def noise_multiplier_at(self, step: int, n: int) -> float | None:
-        """Compute sigma_t of a step, from 0, for a data-independent schedule."""
+        """Compute the noise multiplier of a step (from 0) for a data-independent schedule."""
         if self.noise_multiplier is None or not self.schedule.varies:
             return self.noise_multiplier
         return self.noise_multiplier * self.schedule.factor(self.make_batching(n).epoch(step))
 
     def within(self, n: int) -> Recipe:
-        """Limit the expected batch size to n."""
+        """Copy the recipe with an expected batch size of at most n."""
         return replace(self, expected_batch_size=min(self.expected_batch_size, n))
 
     def with_noise(self, noise_multiplier: float | None) -> Recipe:
-        """Set the noise multiplier; None also removes clipping, noise density and denoising."""
+        """Copy the recipe with a noise multiplier; None also removes clipping and denoising."""
         if noise_multiplier is not None:
             return replace(self, noise_multiplier=noise_multiplier)
         return replace(self, noise_multiplier=None, bounding=None, noise=None, denoising=None)
 
     def to_json(self) -> dict[str, Any]:
-        """Convert to plain values; a temperature of 1 is left out, as in older files."""
+        """Convert to a dictionary of JSON values, without a temperature of 1 as in old files."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         if self.temperature == 1.0:
             del values["temperature"]
@@ -392,6 +398,7 @@ class Recipe:
 
 
 def _check_class_weights(given: object) -> tuple[float, ...]:
+    """Check class weights, and return them as a tuple."""
     if not isinstance(given, (list, tuple)) or len(given) < 2:
         raise UsageError(
             f"class_weights is {given!r}: expected one number a class, like [1.0, 4.0]."
@@ -403,15 +410,16 @@ def _check_class_weights(given: object) -> tuple[float, ...]:
 
 
 def _find_first_steps(batches: Batching, last: int, steps: int) -> list[int]:
+    """Find the first step of each epoch from 0 to `last`."""
     if last < steps // 64:
-        # Few long epochs: looking each one up takes less time than going through the steps.
+        # For few long epochs, a binary search for each takes less time than a list of all steps.
         return [bisect_left(range(steps), epoch, key=batches.epoch) for epoch in range(last + 1)]
     epochs = np.fromiter((batches.epoch(step) for step in range(steps)), np.int64, steps)
     return [int(start) for start in np.searchsorted(epochs, np.arange(last + 1))]
 
 
 NAMED_STAGES: dict[str, Registry[Any]] = {"batching": BATCHINGS, "optimizer": OPTIMIZERS}
-"""Stages that a recipe selects by name; their parameters are fields of the recipe."""
+"""Stages that are selected by name; their parameters are fields of the recipe."""
 
 TABLE_STAGES: dict[str, Registry[Any]] = {
     "bounding": CLIPPING_METHODS,
@@ -421,12 +429,13 @@ TABLE_STAGES: dict[str, Registry[Any]] = {
     "augmentation": AUGMENTATIONS,
     "denoising": DENOISINGS,
 }
-"""Stages that are tables in a recipe file, except for the noise distribution."""
+"""Stages that are tables in a recipe file, except for the noise density."""
 
 STAGE_READERS: dict[str, Callable[[Any], Any]] = {
     **{name: registry.from_json for name, registry in TABLE_STAGES.items()},
     "noise": density_from_json,
 }
+"""Functions that create the stages of a recipe from JSON values, by name of the field."""
 
 
 STAGE_CONFLICTS: dict[str, Callable[[Recipe], bool]] = {
@@ -509,23 +518,23 @@ STAGE_CONFLICTS: dict[str, Callable[[Recipe], bool]] = {
         r.denoising is not None and r.bounding is None
     ),
 }
-"""Requirement that is violated, and the condition under which it is."""
+"""Functions that check whether a recipe violates a requirement, by the text of the requirement."""
 
 
 def make_default_recipe(
     slots: int, *, batch: int | None = None, steps: int | None = None, **settings: Any
 ) -> Recipe:
-    """Create the default recipe for a partition, from public numbers only.
+    """Make the default recipe for a partition, from public numbers only.
 
             expected batch = min(2048, n / 4)         steps = 5 sqrt(n), from 100 to 1500
 
-    Measured on digits (n about 1,600) and MNIST (n 60,000) at total epsilons from .5 to 4: accuracy
-    is flat around these values.
+    On digits (n about 1,600) and MNIST (n 60,000) at total epsilons from .5 to 4, the accuracy is
+    nearly constant around these values.
 
     Args:
         slots: Number of training records n, null records included.
-        batch: Expected batch size; None: the formula.
-        steps: Number of steps; None: the formula.
+        batch: Expected batch size. None: by the formula.
+        steps: Number of steps. None: by the formula.
         settings: Other fields of `Recipe`.
     """
     return Recipe(
@@ -536,22 +545,29 @@ def make_default_recipe(
 
 
 MAX_SCREENED_STEP = 6.0
-"""Largest tuned learning rate times clipping norm of a screened training; above it most blocks of
-updates raise the loss and are undone. Measured on MNIST with 50 and 150 steps
-(benchmarks/optimizers/README.md)."""
+"""Maximum of learning rate times clipping norm with screening. Above it, most blocks of updates
+increase the loss and are undone. Measured on MNIST with 50 and 150 steps
+(benchmarks/optimizers/README.md).
+"""
 
 
 def tune_learning_rate(recipe: Recipe, mu: float | None, slots: int) -> float:
-    """Compute a learning rate for this amount of noise, from public numbers only.
+    """Compute a learning rate for the amount of noise, from public numbers only.
 
             learning rate * steps * C = 1.3 (mu n)^0.8
 
-    mu n is the signal-to-noise ratio of the whole training (`calibration.noise_for_mu`). The
-    exponent was fitted on digits and MNIST at total epsilons from .5 to 4. Without noise the rate
-    is 0.5. Adam's steps have the scale of the learning rate itself: 1e-3.
+    mu n is the signal-to-noise ratio of the whole training, see
+    `calibration.compute_noise_multiplier_for_mu`. The exponent was fitted on digits and MNIST at
+    total epsilons from .5 to 4. Without noise the rate is 0.5. The steps of Adam have the size of
+    the learning rate itself, 1e-3 here.
 
-    With screening the learning rate is at most `MAX_SCREENED_STEP` / C. This matters for trainings
-    that are shorter than the default, where several updates are accepted or undone together.
+    With screening the learning rate is at most `MAX_SCREENED_STEP` / C. This is relevant for short
+    trainings, in which several updates are accepted or undone together.
+
+    Args:
+        recipe: Training configuration.
+        mu: Noise parameter mu of the whole training. None: no noise.
+        slots: Number of training records n, null records included.
     """
     if (rate := recipe.optimizer_stage.default_rate) is not None:
         return rate

@@ -1,4 +1,4 @@
-"""Check that the matrix library rounds all rows of a product in the same way.
+"""Check that the matrix library rounds a row of a product independently of its position.
 
 Source: docs/rules.md, rule 11. Proof: docs/guarantees/dp-sgd.md ("The number of rows").
 """
@@ -15,10 +15,10 @@ from pasearch.runs import processor
 
 @cache
 def check_row_rounding() -> None:
-    """Check on public numbers that MKL rounds a row's products independently of its position.
+    """Check on public numbers that MKL rounds a row of a product independently of its position.
 
     Raises:
-        UsageError: It does not, so the contribution of a record would depend on the batch size.
+        UsageError: It does not, so the contribution of a record would depend on other records.
     """
     if not torch.backends.mkl.is_available():
         return

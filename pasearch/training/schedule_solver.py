@@ -1,11 +1,11 @@
-"""Solver for noise schedules: the number of epochs, or the decay rate, that a budget allows.
+"""Solver for noise schedules: computes the number of epochs, or the decay rate, for a budget.
 
-    epochs(schedule, sigma_0)     largest number of epochs with   cost(recipe) <= budget
-    rate(kind, sigma_0, epochs)   fastest decay with              cost(recipe) <= budget
+    epochs   for a given decay rate, the maximum number such that the privacy cost <= budget
+    rate     for a given number of epochs, the fastest decay such that the privacy cost <= budget
 
-Yu et al. fix sigma_0, and the training ends when the budget is spent. (A plan does the opposite:
-steps are fixed, and sigma_0 is calibrated.) Costs are valid ones: of Poisson batches or, by the
-epoch, of reshuffled ones.
+In both cases sigma_0 is given, as in Yu et al., who train until the budget is spent. (In a plan it
+is the reverse: the steps are given, and sigma_0 is calibrated.) Costs are computed by valid bounds,
+for Poisson batches or for reshuffled batches.
 
 Source: Yu et al., sections IV-A2 and V-B2. Proof: docs/guarantees/schedules.md.
 """
@@ -26,18 +26,18 @@ from pasearch.errors import BudgetError, UsageError
 from pasearch.training.recipe import MAX_STEPS, Recipe
 from pasearch.training.schedules import SCHEDULES, DecayRange, Schedule, UniformSchedule
 
-MAX_EPOCHS = 100_000  # maximum number of epochs that is solved for
+MAX_EPOCHS = 100_000  # maximum number of epochs of a solution
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleSolver:
-    """Trainings of one schedule, with any number of epochs.
+    """Solver for the epochs or the decay rate of trainings with a given sigma_0, batch and budget.
 
     Args:
         noise_multiplier: Noise multiplier sigma_0 of the first epoch, above 0.
         batch: Expected batch size, 1 to n.
         n: Number of training records.
-        budget: Total epsilon and delta; a delta of None is the default for n.
+        budget: Total epsilon and delta. Delta None: the default for n.
         batching: Sampling method, "poisson" or "reshuffled".
     """
 
@@ -56,32 +56,32 @@ class ScheduleSolver:
             raise UsageError(f"batching is {self.batching!r}: expected poisson or reshuffled.")
 
     def recipe(self, schedule: Schedule, epochs: int) -> Recipe:
-        """Create the recipe of a number of whole epochs."""
+        """Make the recipe of a training with a number of epochs."""
         once = Recipe(
             expected_batch_size=self.batch, steps=1, noise_multiplier=self.noise_multiplier,
             batching=self.batching, schedule=schedule,
         )  # fmt: skip
-        # A reshuffled epoch ends with a smaller batch, and is a whole number of steps.
+        # An epoch of reshuffled batches is a whole number of steps; its last batch is smaller.
         whole_steps = epochs * math.ceil(self.n / self.batch)
         sampled = math.ceil(epochs * self.n / self.batch)
         return replace(once, steps=sampled if once.sampling.sampled else whole_steps)
 
     def event(self, schedule: Schedule, epochs: int) -> Event:
-        """Compute the privacy event of a number of epochs."""
+        """Compute the privacy event of a training with a number of epochs."""
         return self.recipe(schedule, epochs).event(self.n)
 
     def price(self, schedule: Schedule, epochs: int) -> PrivacyCost:
-        """Compute the privacy cost of a number of epochs."""
+        """Compute the privacy cost of a training with a number of epochs."""
         assert self.budget.delta is not None
         return price(self.event(schedule, epochs), self.budget.delta)
 
-    def epochs(self, schedule: Schedule) -> int:
-        """Compute the largest number of epochs within the budget.
+    def solve_epochs(self, schedule: Schedule) -> int:
+        """Compute the maximum number of epochs within the budget.
 
         Raises:
             BudgetError: One epoch exceeds the budget.
-            UsageError: More than 100,000 epochs, ten million steps or a thousand different noise
-                levels; or one epoch has more than ten million steps.
+            UsageError: The budget allows more than 100,000 epochs, ten million steps or a thousand
+                different noise levels; or one epoch has more than ten million steps.
         """
         most = min(MAX_EPOCHS, MAX_STEPS // math.ceil(self.n / self.batch))
         if not most:
@@ -102,20 +102,21 @@ class ScheduleSolver:
             )
         return found
 
-    def rate(self, kind: str, epochs: int, **settings: Any) -> Schedule:
-        """Compute the fastest decay of a kind that keeps `epochs` within the budget.
+    def solve_rate(self, kind: str, epochs: int, **settings: Any) -> Schedule:
+        """Compute the schedule with the fastest decay such that the epochs are within the budget.
 
         Args:
-            kind: Schedule: "time", "exponential", "step" or "polynomial" (whose rate is its power).
+            kind: Name of the schedule: "time", "exponential", "step" or "polynomial" (whose power
+                is computed).
             epochs: Number of epochs, 1 or more.
             settings: Other fields of the schedule, such as `period`.
 
         Raises:
-            UsageError: An unknown kind or setting; or no decay spends the whole budget.
+            UsageError: The kind or a setting is unknown, or no decay spends the whole budget.
             BudgetError: The epochs exceed the budget even with constant noise.
         """
         epochs = check_positive_integer("epochs", epochs)
-        steepness = _solvable_schedule(kind)[1]
+        steepness = _find_solvable_schedule(kind)[1]
         low, high = steepness.min_value, steepness.max_value
 
         def make_schedule(parameter: float) -> Schedule:
@@ -142,10 +143,10 @@ class ScheduleSolver:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SolvedSchedule:
-    """A schedule with its number of epochs, and their privacy cost.
+    """Schedule with a number of epochs, one of which was computed, and the privacy cost.
 
     Args:
-        solved: Solved quantity: "epochs", or the name of the decay's rate.
+        solved: Name of the computed quantity: "epochs", or the field of the schedule.
         schedule: Schedule with its rate.
         epochs: Number of epochs.
         first: Noise multiplier of the first epoch.
@@ -161,11 +162,11 @@ class SolvedSchedule:
     price: PrivacyCost
 
     def to_json(self) -> dict[str, Any]:
-        """Convert to plain values."""
+        """Convert to a dictionary of JSON values."""
         return {**asdict(self), "schedule": self.schedule.to_json()}
 
     def describe(self) -> str:
-        """Describe the schedule in one line, beginning with the solved quantity."""
+        """Describe the schedule in one line; the computed quantity is first."""
         values = self.schedule.to_json()
         values.pop("name")
         numbers = {"epochs": f"{self.epochs:,}", **{k: f"{v:.6g}" for k, v in values.items()}}
@@ -192,22 +193,22 @@ def solve_schedule(
     batching: str = "poisson",
     **settings: Any,
 ) -> SolvedSchedule:
-    """Solve for the number of epochs, given `rate`, or for the decay rate, given `epochs`.
+    """Compute the number of epochs for a given `rate`, or the decay rate for given `epochs`.
 
     Args:
-        kind: Schedule: "uniform" or a decay.
+        kind: Name of the schedule: "uniform" or a decay.
         noise_multiplier: Noise multiplier sigma_0 of the first epoch, above 0.
         n: Number of training records.
         batch: Expected batch size, 1 to n.
         epsilon: Total epsilon, above 0.
-        delta: Total delta; None: the default for n.
-        epochs: Number of epochs, if the rate is solved for.
-        rate: Rate of the decay, if the epochs are solved for.
+        delta: Total delta. None: the default for n.
+        epochs: Number of epochs. None: it is computed.
+        rate: Rate of the decay. None: it is computed.
         batching: Sampling method, "poisson" or "reshuffled".
         settings: Other fields of the schedule; None and 1 are ignored if it has no such field.
 
     Raises:
-        UsageError: Neither or both of `rate` and `epochs`, or an unknown schedule.
+        UsageError: Neither or both of `rate` and `epochs` are given, or the schedule is unknown.
         BudgetError: The budget is too small.
     """
     course = ScheduleSolver(
@@ -224,15 +225,15 @@ def solve_schedule(
     elif (rate is None) == (epochs is None):
         raise UsageError("Set exactly one of rate and epochs: the other one is solved for.")
     else:
-        names, steepness = _solvable_schedule(kind)
+        names, steepness = _find_solvable_schedule(kind)
         own = {name: v for name, v in settings.items() if name in names or v not in (None, 1)}
         own = {name: value for name, value in own.items() if value is not None}
         if epochs is None:
             assert rate is not None
             schedule = SCHEDULES.from_json({**own, "name": kind, steepness.field: rate})
         else:
-            schedule, solved = course.rate(kind, epochs, **own), steepness.field
-    found = course.epochs(schedule) if epochs is None else epochs
+            schedule, solved = course.solve_rate(kind, epochs, **own), steepness.field
+    found = course.solve_epochs(schedule) if epochs is None else epochs
     sigma = course.noise_multiplier
     return SolvedSchedule(
         solved=solved, schedule=schedule, epochs=found,
@@ -241,8 +242,8 @@ def solve_schedule(
     )  # fmt: skip
 
 
-def _solvable_schedule(kind: str) -> tuple[list[str], DecayRange]:
-    """Get the fields of a decay and the range of its rate."""
+def _find_solvable_schedule(kind: str) -> tuple[list[str], DecayRange]:
+    """Get the fields of a decay, and the range of its rate, by the name of the schedule."""
     known = {name: each for name, each in SCHEDULES.kinds().items() if each.steepness is not None}
     if kind not in known:
         raise UsageError(f"kind is {kind!r}: expected one of uniform, {', '.join(known)}.")

@@ -1,14 +1,16 @@
 """Noise schedules: sigma_t = sigma_0 factor(t), with t = floor(epoch / every) and epochs from 0.
 
-    uniform        1                                    validation     falls when the accuracy of
-    time           1 / (1 + k t)                                       validation queries stops
-    exponential    e^(-k t)                                            rising
+    schedule       factor(t)
+    uniform        1
+    time           1 / (1 + k t)
+    exponential    e^(-k t)
     step           k^floor(t / period)
     polynomial     (1 - end) (1 - t / period)^k + end
+    validation     multiplied by k when the accuracy of validation queries stops rising
 
-The decays are fixed before the data are read, and composed step by step. A schedule that follows
-validation queries has the privacy cost of a Renyi filter whose limit is the uniform plan; the
-queries read public records, or are charged.
+All but the last are fixed before data are read; their steps are composed. The steps of the last are
+charged by a Renyi filter whose limit is the cost of constant noise. Its validation queries read
+public records, or are charged in addition.
 
 Source: Yu et al., Sections IV-A1 and IV-A2. Proof: docs/guarantees/schedules.md.
 """
@@ -31,18 +33,19 @@ from pasearch.accounting.published_bounds import PublishedBound, yu_theorem_3_sc
 from pasearch.errors import UsageError
 from pasearch.registry import FieldChecks, Registry, Stage, TrainingSteps
 
-MIN_NOISE_FACTOR = 1e-6  # a formula that gives less is replaced by this, which is charged
+MIN_NOISE_FACTOR = 1e-6
+"""Minimum factor; smaller results of a formula are replaced by it, also in the accounting."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecayRange:
-    """Range of the decay parameter that `schedule_solver` searches.
+    """Range in which `schedule_solver` searches the decay parameter of a schedule.
 
     Args:
-        field: Name of the schedule's field.
-        min_value: Smallest value of the parameter.
-        max_value: Largest value of the parameter.
-        falling: Whether the field is exp(-parameter) instead of the parameter itself.
+        field: Field of the schedule that the parameter determines.
+        min_value: Minimum of the parameter.
+        max_value: Maximum of the parameter.
+        falling: Whether the field is exp(-parameter). If not, it is the parameter itself.
     """
 
     field: str
@@ -56,40 +59,42 @@ class ScheduleState(Protocol):
 
     @property
     def factor(self) -> float:
-        """sigma_t / sigma_0 from now on, in (0, 1]."""
+        """Ratio sigma_t / sigma_0 of the next steps, in (0, 1]."""
         ...
 
     def tell(self, accuracy: float) -> Self:
-        """Create the next state, after a validation query."""
+        """Compute the next state from the accuracy of a validation query."""
         ...
 
 
 class Schedule(Stage):
-    """Noise schedule; a data-independent one defines `factor` only."""
+    """Noise schedule; a data-independent schedule defines only `factor`."""
 
     __slots__ = ()
 
     varies: ClassVar[bool] = True
-    """Whether the noise changes."""
+    """Whether the noise changes during the training."""
     is_validation_driven: ClassVar[bool] = False
-    """Whether it depends on validation queries: then a filter ends the training, and `factor` is 1.
+    """Whether the noise depends on validation queries. If so, a privacy filter ends the training,
+    and `factor` is 1.
     """
     steepness: ClassVar[DecayRange | None] = None
-    """Range of the decay parameter, for decays that can be solved for."""
+    """Range of the decay parameter, if `schedule_solver` can compute it."""
 
     @abstractmethod
     def factor(self, epoch: int) -> float:
-        """Compute the planned sigma_t / sigma_0, in (0, 1]."""
+        """Compute the planned ratio sigma_t / sigma_0 of an epoch, in (0, 1]."""
 
     def describe(self) -> str:
         every = getattr(self, "every", 1)
         return Stage.describe(self) + ("" if every == 1 else f"; t counts every {every:,} epochs")
 
     def stretch(self, factor: float) -> Schedule:
-        """Create a schedule that decays over `factor` times as many epochs.
+        """Make a schedule that decays over `factor` times as many epochs.
 
-        The numbers of a paper are for its own number of epochs. Over ten times as many, the same
-        rate would leave almost no noise at the end. A schedule that ignores epochs stays unchanged.
+        The settings of a paper are for its number of epochs. With the same rate and ten times as
+        many epochs, there would be almost no noise at the end. Schedules without a decay are
+        returned unchanged.
 
         Args:
             factor: Factor on the number of epochs, above 0.
@@ -97,19 +102,19 @@ class Schedule(Stage):
         return self
 
     def count_validation_queries(self, epochs: int) -> int:
-        """Compute the largest number of validation queries in a number of epochs."""
+        """Compute the maximum number of validation queries in a number of epochs."""
         return 0
 
     def queries_after(self, epoch: int) -> bool:
-        """Check whether a validation query follows an epoch."""
+        """Check whether there is a validation query after an epoch."""
         return False
 
     def start(self) -> ScheduleState:
-        """Create the state before the first validation query."""
+        """Make the state before the first validation query."""
         raise NotImplementedError(f"{self.name} is not validation-driven")
 
     def claims(self, steps: TrainingSteps) -> list[PublishedBound]:
-        """Evaluate Theorem 3 of Yu et al., which is for noise that varies on Poisson samples."""
+        """Evaluate Theorem 3 of Yu et al., for changing noise on Poisson samples; never charged."""
         if not (self.varies and steps.sampled) or self.is_validation_driven:
             return []
         q = steps.sampling_probability
@@ -123,21 +128,21 @@ SCHEDULES = Registry(
 
 
 def count_changes(epoch: int, every: int) -> int:
-    """Count the changes of the noise before an epoch: t."""
+    """Compute t, the number of noise changes before an epoch."""
     if isinstance(epoch, bool) or not isinstance(epoch, Integral) or not int(epoch) >= 0:
         raise UsageError(f"epoch is {epoch!r}: expected an integer, 0 or above.")
     return int(epoch) // every
 
 
 def clamp_factor(factor: float) -> float:
-    """Limit a factor to (0, 1]."""
+    """Clamp a factor to [`MIN_NOISE_FACTOR`, 1]."""
     return min(1.0, max(MIN_NOISE_FACTOR, factor))
 
 
 @SCHEDULES.register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UniformSchedule(Schedule):
-    """A constant noise multiplier: every step draws new noise of the same size."""
+    """Schedule with a constant noise multiplier."""
 
     name: ClassVar[str] = "uniform"
     description_template: ClassVar[str] = "constant noise multiplier, new noise at every step"
@@ -150,7 +155,7 @@ class UniformSchedule(Schedule):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _RateSchedule(Schedule):
-    """A decay at a rate k, which is divided by a factor to stretch the schedule."""
+    """Base class of decays with a rate k; `stretch` divides the rate."""
 
     checks: ClassVar[FieldChecks] = {"rate": check_positive, "every": check_positive_integer}
     rate: float
@@ -163,7 +168,7 @@ class _RateSchedule(Schedule):
 @SCHEDULES.register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeDecay(_RateSchedule):
-    """1 / (1 + k t).
+    """Decay of the noise as 1 / (1 + k t).
 
     Args:
         rate: Decay rate k, above 0.
@@ -183,7 +188,7 @@ class TimeDecay(_RateSchedule):
 @SCHEDULES.register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExponentialDecay(_RateSchedule):
-    """e^(-k t).
+    """Decay of the noise as e^(-k t).
 
     Args:
         rate: Decay rate k, above 0.
@@ -203,12 +208,12 @@ class ExponentialDecay(_RateSchedule):
 @SCHEDULES.register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepDecay(Schedule):
-    """k^floor(t / period).
+    """Decay of the noise in steps, as k^floor(t / period).
 
     Args:
-        rate: Factor k, in (0, 1).
-        period: Number of periods of `every` epochs between changes, 1 or more.
-        every: Number of epochs that count as one, 1 or more.
+        rate: Factor k of each step, in (0, 1).
+        period: Number of units of t between steps, 1 or more.
+        every: Number of epochs per unit of t, 1 or more.
     """
 
     name: ClassVar[str] = "step"
@@ -235,16 +240,16 @@ class StepDecay(Schedule):
 @SCHEDULES.register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolynomialDecay(Schedule):
-    """(1 - end) (1 - t / period)^k + end; from `period` on, `end`.
+    """Decay of the noise as (1 - end) (1 - t / period)^k + end; from t = period on, `end`.
 
-    It is the paper's (sigma_0 - sigma_end) (1 - t / period)^k + sigma_end, divided by sigma_0. So
-    sigma_0 10 and sigma_end 2 are end = 0.2, whatever sigma_0 is calibrated to.
+    It is the paper's (sigma_0 - sigma_end) (1 - t / period)^k + sigma_end, divided by sigma_0. For
+    example, sigma_0 = 10 and sigma_end = 2 in the paper are end = 0.2 here.
 
     Args:
         power: Exponent k, above 0; 1 is linear.
         end: Final factor sigma_end / sigma_0, in (0, 1).
-        period: Number of periods of `every` epochs until `end`, 1 or more.
-        every: Number of epochs that count as one, 1 or more.
+        period: Value of t from which the factor is `end`, 1 or more.
+        every: Number of epochs per unit of t, 1 or more.
     """
 
     name: ClassVar[str] = "polynomial"
@@ -275,20 +280,20 @@ class PolynomialDecay(Schedule):
 @SCHEDULES.register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValidationSchedule(Schedule):
-    """Noise that decreases when the validation accuracy stops rising.
+    """Schedule that reduces the noise when the validation accuracy stops rising.
 
-        at every `period`-th accuracy:  S = mean of the last m;  if S - S_before <= threshold,
-                                        factor *= k;  S_before = S          S_before = 0 at first
+    After every `period` accuracies, let S be the mean of the last m accuracies, and S' the mean at
+    the previous comparison (at first 0). If S - S' <= threshold, the noise is multiplied by k.
 
     Args:
         rate: Factor k, in (0, 1).
-        threshold: Largest rise delta that counts as none, 0 or above.
-        average: Length m of the paper's moving average, 1 or more.
-        period: Number of accuracies between comparisons, m or more; None: m.
-        every: Number of epochs between accuracies, 1 or more; the paper has 1.
+        threshold: Maximum increase of the mean accuracy that counts as none, 0 or above.
+        average: Number m of accuracies in a mean, 1 or more.
+        period: Number of accuracies between comparisons, m or more. None: m.
+        every: Number of epochs between accuracies, 1 or more; 1 in the paper.
 
-    Cost: none by itself. Each accuracy is from declared-public records, or charged. The noise
-    depends on released values, so the trainer keeps a privacy filter (`accounting.renyi`).
+    Cost: none in itself. Each accuracy is from declared-public records, or charged. As the noise
+    depends on released values, the training uses a privacy filter (`accounting.renyi`).
     """
 
     name: ClassVar[str] = "validation"
@@ -318,7 +323,7 @@ class ValidationSchedule(Schedule):
         return ValidationState(rule=self)
 
     def factor(self, epoch: int) -> float:
-        """Compute 1: the plan has constant noise, and the filter keeps to its privacy cost."""
+        """Return 1, because the plan has constant noise; a filter ensures its privacy cost."""
         return 1.0
 
     def count_validation_queries(self, epochs: int) -> int:
@@ -341,14 +346,14 @@ class ValidationSchedule(Schedule):
 class ValidationState:
     """State of a validation-driven schedule.
 
-    Guarantee: a function of the rule and of the accuracies that were passed to `tell`.
+    Guarantee: the state depends only on the schedule and the accuracies passed to `tell`.
 
     Args:
         rule: Schedule of the training.
-        factor: Ratio sigma_t / sigma_0 from now on, in (0, 1].
-        recent: Accuracies of the last m queries, at most.
+        factor: Ratio sigma_t / sigma_0 of the next steps, in (0, 1].
+        recent: At most m latest accuracies.
         told: Number of accuracies since the last comparison.
-        before: Mean at the last comparison.
+        before: Mean accuracy at the last comparison.
     """
 
     rule: ValidationSchedule
@@ -358,7 +363,7 @@ class ValidationState:
     before: float = 0.0
 
     def tell(self, accuracy: float) -> ValidationState:
-        """Create the next state after an accuracy; a noisy one may be outside [0, 1].
+        """Compute the next state from an accuracy; with noise it may be outside [0, 1].
 
         Raises:
             UsageError: The accuracy is not a finite number.

@@ -1,21 +1,24 @@
-"""Measures of a released table of noisy test counts (a noisy confusion matrix): post-processing.
+"""Measures computed from a released table of noisy test counts (post-processing).
 
-    counts[c][j]  =  test records of class c with a prediction in column j, plus noise of sd s
+    counts[c][j] = number of test records of class c with a prediction in column j, plus noise with
+                   standard deviation s
 
 | columns | meaning of a column |
 |---|---|
 | `log-odds` | two classes: interval of the log-odds of the second class, between 19 or 5 `edges` |
 | `answer` | k classes: predicted class |
 | `wrong, right` | k classes: whether the prediction is correct |
-| `error` | numeric target: interval of the absolute error, 10 in all; rows are 8 intervals of y |
+| `error` | numeric target: one of 10 intervals of the absolute error; rows: 8 intervals of y |
 
-A fraction r / t has a sampling error sqrt(p (1 - p) / t) and an error from the noise of its
-entries, of which `right` are counted in r and `wrong` only in t:
+Each measure has a standard error. A fraction p = r / t has the sampling error sqrt(p (1 - p) / t).
+If r is the sum of `right` entries of the table, and t the sum of these and `wrong` others, the
+error by noise is
 
     sqrt(right (1 - p)^2 + wrong p^2) s / t
 
-The error of the area under the curve is that of Hanley and McNeil, plus the noise times the slope
-in each entry. A class is used if it has more records than its noise level (`DETECTION_DEVIATIONS`).
+The standard error of the area under the ROC curve is that of Hanley and McNeil, plus the noise of
+each entry times the derivative. A class is used only if its count exceeds the noise level
+(`DETECTION_DEVIATIONS`).
 
 Source: docs/guarantees/geometric-scores.md; Hanley and McNeil 1982, "The meaning and use of the
 area under a receiver operating characteristic (ROC) curve"; Wilson 1927, "Probable inference, the
@@ -39,12 +42,14 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 Measure = dict[str, Any]
-"""`value` and `error`, both None if not available, and the `reason` why not, or None."""
+"""Keys `value`, `error` (standard error) and `reason`. If the measure is not available, value and
+error are None, and reason states why.
+"""
 
-LOG_ODDS_COLUMNS = "log-odds"
-PREDICTION_COLUMNS = "answer"
-CORRECTNESS_COLUMNS = "wrong, right"
-ERROR_COLUMNS = "error"
+LOG_ODDS_COLUMNS = "log-odds"  # value of `columns`: bins of the log-odds
+PREDICTION_COLUMNS = "answer"  # value of `columns`: predicted classes
+CORRECTNESS_COLUMNS = "wrong, right"  # value of `columns`: wrong and correct predictions
+ERROR_COLUMNS = "error"  # value of `columns`: intervals of the absolute error
 
 LOG_ODDS_EDGES = tuple(
     sign * each
@@ -55,26 +60,31 @@ LOG_ODDS_EDGES = tuple(
 """Edges of the log-odds bins, ascending; a bin includes its upper edge."""
 
 COARSE_LOG_ODDS_EDGES = (-2.5, -1.0, 0.0, 1.0, 2.5)
-"""Edges of six bins, for small tests: fewer entries have less noise in total."""
+"""Edges of six log-odds bins, for tests with few records: fewer entries have less total noise."""
 
 EDGES_BY_BINS = {len(edges) + 1: edges for edges in (LOG_ODDS_EDGES, COARSE_LOG_ODDS_EDGES)}
-"""Edges by number of bins. Half of the bins are above 0, where class two is predicted."""
+"""Edges of log-odds bins, by number of bins. In the upper half, class two is predicted."""
 
 ERROR_EDGES = (0.0, 0.01, 0.02, 0.03, 0.05, 0.08, 0.12, 0.18, 0.27, 0.4, 1.0)
 """Edges of the intervals of absolute errors, as a fraction of the target's range; an error counts
 as the middle of its interval.
 """
 
-TARGET_BINS = 8  # number of equal intervals of a numeric target: enough for its median and variance
+TARGET_BINS = 8
+"""Number of equal intervals of a numeric target: enough to estimate its median and variance."""
 
 DETECTION_DEVIATIONS = 4.0
-"""Noise standard deviations that a class's count must exceed for the class to be used."""
+"""Minimum count of a class, in standard deviations of its noise, for the class to be used."""
 
-MAX_GROUP_NOISE = 0.05  # maximum standard deviation, by noise, of a fraction in a calibration group
-MIN_GROUP_RECORDS = 20  # minimum number of records in a calibration group
-MAX_LOG_ODDS = 9.0  # end of the outermost bins of log-odds, for the mean of their probabilities
+MAX_GROUP_NOISE = 0.05
+"""Maximum standard deviation, by noise, of the fraction in a calibration group."""
+MIN_GROUP_RECORDS = 20
+"""Minimum number of records in a calibration group."""
+MAX_LOG_ODDS = 9.0
+"""Assumed end of the outermost log-odds bins, for the mean of their probabilities."""
 
 TOO_FEW_RECORDS = "the test has too few records of this class for the noise level"
+"""Reason why a measure of a class is not available."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,10 +92,10 @@ class Table:
     """Table of noisy counts of test records.
 
     Args:
-        counts: Noisy counts, (classes, columns), by true class and by column.
+        counts: Noisy counts by true class and column, (classes, columns).
         columns: Meaning of the columns, such as `LOG_ODDS_COLUMNS`.
-        noise: Standard deviation of each count's noise, records.
-        of: Number of test records, public; records that cannot be read are in no entry.
+        noise: Standard deviation of the noise of each count, records.
+        of: Public number of test records, including null records, which are not in the table.
     """
 
     counts: Array
@@ -95,7 +105,7 @@ class Table:
 
     @cached_property
     def is_correct(self) -> Array:
-        """Whether an entry counts correct predictions, (classes, columns) bool."""
+        """Whether each entry counts correct predictions, bool, (classes, columns)."""
         classes, columns = self.counts.shape
         if self.columns == CORRECTNESS_COLUMNS:
             return np.tile([False, True], (classes, 1))
@@ -103,7 +113,7 @@ class Table:
 
     @cached_property
     def predicted_classes(self) -> Array:
-        """Predicted class of each column, (columns,)."""
+        """Index of the predicted class of each column, (columns,)."""
         columns = self.counts.shape[1]
         if self.columns == LOG_ODDS_COLUMNS:
             return (np.arange(columns) >= columns // 2).astype(int)
@@ -116,17 +126,17 @@ class Table:
 
     @cached_property
     def has_enough_records(self) -> Array:
-        """Whether a class has more records than the noise level, (classes,) bool."""
+        """Whether the count of each class exceeds the noise level, bool, (classes,)."""
         return self.totals > max(
             DETECTION_DEVIATIONS * math.sqrt(self.counts.shape[1]) * self.noise, 0.5
         )
 
 
 def read_table(score: dict[str, Any]) -> Table | None:
-    """Read the table that was released with a score; None for a single number.
+    """Read the table of a released score; None if a single number was released.
 
     Args:
-        score: Key `score` of a `result.json`.
+        score: Value of the key `score` of a `result.json`.
     """
     if score.get("cells") is None:
         return None
@@ -138,11 +148,14 @@ def read_table(score: dict[str, Any]) -> Table | None:
 
 
 def table_to_json(cells: Sequence[int], columns: str) -> dict[str, Any]:
-    """Convert a table to the values in `score`: `cells`, a list of counts per class, and so on.
+    """Convert a table to values of the key `score` of a `result.json`.
 
     Args:
         cells: Noisy counts, row by row.
         columns: Meaning of the columns, such as `LOG_ODDS_COLUMNS`.
+
+    Returns:
+        Keys `cells` (one list per class), `columns`, and `edges` of the intervals, if any.
     """
     widths = {
         LOG_ODDS_COLUMNS: len(cells) // 2,
@@ -158,14 +171,16 @@ def table_to_json(cells: Sequence[int], columns: str) -> dict[str, Any]:
 
 
 def compute_measures(table: Table) -> dict[str, Any]:
-    """Compute the measures of a table of classes, each with a standard error (sample and noise).
+    """Compute all measures of a table of classes, each with a standard error (sampling and noise).
 
     Returns:
-        `accuracy`, `balanced_accuracy`, `auc` (None without log-odds): a `Measure`. `most_common`:
-        fraction of the most common `class`, which is the majority-class baseline. `shares`,
-        `recall`, `precision`: one `Measure` per class. `confusion`: integers, 0 or above, rows are
-        true classes and columns predictions, or None; `confusion_error`: standard deviation of
-        their noise. `calibration`: see `compute_calibration`. `reasons`: why a measure is None.
+        `accuracy`, `balanced_accuracy`, `auc` (None without log-odds): a `Measure`.
+        `most_common`: `Measure` of the majority-class baseline, and the index `class`.
+        `shares` (fraction of records), `recall`, `precision`: one `Measure` per class.
+        `confusion`: counts, 0 or above, by true and predicted class; None if unknown.
+        `confusion_error`: standard deviation of their noise.
+        `calibration`: result of `compute_calibration`.
+        `reasons`: why a measure is None, by its name.
     """
     confused = compute_confusion_matrix(table)
     found = {
@@ -186,14 +201,14 @@ def compute_measures(table: Table) -> dict[str, Any]:
 
 
 def compute_score_measures(score: dict[str, Any], schema: AnySchema) -> dict[str, Any]:
-    """Compute the measures of a score's table, with the names of its `classes`.
+    """Compute all measures of a released score, with the names of the `classes`.
 
     Args:
-        score: Key `score` of a `result.json`.
+        score: Value of the key `score` of a `result.json`.
         schema: Complete schema of the records.
 
     Returns:
-        Plain values; empty if a single number was released.
+        Measures as JSON values; empty if a single number was released.
     """
     table = read_table(score)
     if table is None:
@@ -205,7 +220,7 @@ def compute_score_measures(score: dict[str, Any], schema: AnySchema) -> dict[str
 
 
 def _explain_missing(found: dict[str, Any]) -> dict[str, str]:
-    """Give the reason for each measure that is not available, by name."""
+    """List why measures are not available, by name of the measure."""
     whys = {
         "auc": "the test released predicted classes, without probabilities",
         "calibration": "the test released predicted classes without probabilities, or has too few "
@@ -219,19 +234,19 @@ def _explain_missing(found: dict[str, Any]) -> dict[str, str]:
 def make_measure(
     value: float | None, error: float | None = None, reason: str | None = None
 ) -> Measure:
-    """Create a value with its standard error, or the reason why there is none."""
+    """Make a `Measure`: a value with its standard error, or the reason why there is none."""
     return {"value": value, "error": error, "reason": reason}
 
 
 def compute_share_error(share: float, of: float, right: float, wrong: float, noise: float) -> float:
-    """Compute the standard error of a fraction r / t.
+    """Compute the standard error of a fraction r / t, by sampling and noise.
 
     Args:
-        share: The fraction, in [0, 1].
+        share: Fraction r / t, in [0, 1].
         of: Denominator t, records.
-        right: Number of table entries that are counted in r.
-        wrong: Number of table entries that are counted only in t; 0 if t is public.
-        noise: Standard deviation of the noise of an entry.
+        right: Number of table entries whose sum is r.
+        wrong: Number of further table entries whose sum with r is t; 0 if t is public.
+        noise: Standard deviation of the noise of each entry, records.
     """
     sample = max(share * (1 - share), 1 / of) / of
     own = right * ((1 - share) ** 2 if wrong else 1.0) + wrong * share**2
@@ -239,16 +254,19 @@ def compute_share_error(share: float, of: float, right: float, wrong: float, noi
 
 
 def compute_wilson_interval(share: float, error: float, deviations: float) -> tuple[float, float]:
-    """Compute Wilson's confidence interval for a fraction.
+    """Compute Wilson's confidence interval of a fraction p with standard error e.
 
-    Its sample size is the number of records that would have this error, n = max(p (1 - p) / e^2, 1
-    / e). The interval stays within [0, 1] and is valid near 0 and 1, where p plus or minus e is
-    not.
+    The sample size is the number of records for which sampling alone has this error, n = max(p
+    (1 - p) / e^2, 1 / e). Unlike p plus or minus a multiple of e, the interval is within [0, 1]
+    and also valid near 0 and 1.
 
     Args:
         share: Measured fraction p, in [0, 1].
-        error: Standard error e, above 0, of sample and noise.
-        deviations: Quantile of the normal distribution: 1.96 for 95 % confidence.
+        error: Standard error e, above 0, by sampling and noise.
+        deviations: Quantile of the normal distribution, such as 1.96 for 95 % confidence.
+
+    Returns:
+        Lower and upper end of the interval.
 
     >>> [round(end, 3) for end in compute_wilson_interval(0.85, 0.01, 1.96)]
     [0.829, 0.869]
@@ -260,7 +278,7 @@ def compute_wilson_interval(share: float, error: float, deviations: float) -> tu
 
 
 def estimate_accuracy(table: Table) -> Measure:
-    """Estimate the fraction of correct predictions; an unreadable record counts as wrong."""
+    """Estimate the fraction of correct predictions; null records count as wrong."""
     value = _clamp(float(table.counts[table.is_correct].sum()) / table.of)
     cells = int(table.is_correct.sum())
     return make_measure(value, compute_share_error(value, table.of, cells, 0, table.noise))
@@ -302,7 +320,7 @@ def estimate_precisions(table: Table) -> list[Measure] | None:
     confused, found = compute_confusion_matrix(table), []
     if confused is None:
         return None
-    # How many cells each count is the sum of.
+    # Number of table entries in each count.
     each = table.counts.shape[1] // 2 if table.columns == LOG_ODDS_COLUMNS else 1
     for place, counts in enumerate(confused[0].T):
         total, cells = float(counts.sum()), each * len(counts)
@@ -318,22 +336,22 @@ def estimate_precisions(table: Table) -> list[Measure] | None:
 
 
 def estimate_majority_baseline(table: Table) -> Measure:
-    """Estimate the accuracy of always predicting the most common class, and that `class`."""
+    """Estimate the accuracy of the majority-class baseline; key `class` is its index."""
     best = int(np.argmax(table.totals))
     return {"class": best, **_estimate_class_share(table, best)}
 
 
 def estimate_lead(table: Table) -> Measure:
-    """Estimate the accuracy minus that of the majority-class baseline.
+    """Estimate the lead: the accuracy minus the accuracy of the majority-class baseline.
 
-    A record counts if exactly one of the two is correct: u records for the model, v for the
-    baseline. Records that both predict correctly cancel, with the noise of their entries:
+    Only records for which exactly one of the two is correct matter: for u records it is the model,
+    for v records the baseline. All other entries, with their noise, cancel:
 
         lead   =  (u - v) / n
-        error  =  sqrt(((u + v) / n - lead^2) / n + cells s^2 / n^2)
+        error  =  sqrt(((u + v) / n - lead^2) / n + entries s^2 / n^2)
 
-    The error is smaller than the errors of both accuracies combined, because the records are the
-    same.
+    The error is smaller than that of two independent accuracies, because both are measured on the
+    same records.
     """
     most = np.arange(len(table.counts)) == int(np.argmax(table.totals))
     won, lost = table.is_correct & ~most[:, None], ~table.is_correct & most[:, None]
@@ -344,16 +362,17 @@ def estimate_lead(table: Table) -> Measure:
 
 
 def _estimate_class_share(table: Table, place: int) -> Measure:
-    """Estimate the fraction of a class among all test records; also for small classes."""
+    """Estimate the fraction of a class among all test records, also if the class is rare."""
     value = _clamp(float(table.totals[place]) / table.of)
     cells = table.counts.shape[1]
     return make_measure(value, compute_share_error(value, table.of, cells, 0, table.noise))
 
 
 def compute_confusion_matrix(table: Table) -> tuple[Array, float] | None:
-    """Compute the noisy confusion matrix, and the largest standard deviation of its noise.
+    """Compute the noisy confusion matrix, and the maximum standard deviation of its noise.
 
-    None if predicted classes are unknown: columns `wrong, right` with more than two classes.
+    The result is None if predicted classes are unknown: for the columns `wrong, right` with more
+    than two classes.
     """
     counts = table.counts
     if table.columns == LOG_ODDS_COLUMNS:
@@ -368,12 +387,13 @@ def compute_confusion_matrix(table: Table) -> tuple[Array, float] | None:
 
 
 def estimate_auc(table: Table) -> Measure:
-    """Estimate the area under the ROC curve; random predictions have 0.5."""
+    """Estimate the area under the ROC curve, which is 0.5 for random predictions."""
     first, second = table.counts
     if not table.has_enough_records.all():
         return make_measure(None, reason=f"one class is too rare: {TOO_FEW_RECORDS}")
     n, m = table.totals
-    beaten = (np.cumsum(first) - first / 2) / n  # by a record of the second class, bin by bin
+    # Fraction of first-class records below a second-class record in each bin, and the reverse.
+    beaten = (np.cumsum(first) - first / 2) / n
     beats = 1.0 - (np.cumsum(second) - second / 2) / m
     raw = float(second @ beaten / m)
     value = _clamp(raw)
@@ -387,12 +407,14 @@ def estimate_auc(table: Table) -> Measure:
 
 
 def compute_calibration(table: Table) -> list[dict[str, Any]] | None:
-    """Compute how often the second class occurs at each level of predicted probability.
+    """Compute the calibration curve of two classes: predicted probability and observed frequency.
+
+    Adjacent bins of log-odds are merged to groups with enough records.
 
     Returns:
-        Adjacent bins, merged until the noise of `share` is at most `MAX_GROUP_NOISE`: `low` and
-        `high` log-odds (None: unlimited), `predicted` (mean probability from the edges), `share` of
-        the second class with its `error`, and `records`. None if no group is large enough.
+        One dictionary per group: `low` and `high` log-odds (None: unlimited), `predicted` (mean
+        probability of the second class, from the edges), `share` (observed fraction of the second
+        class) with its `error`, and the number of `records`. None if no group is large enough.
     """
     groups = [*_group_bins(table)]
     if not groups:
@@ -403,7 +425,7 @@ def compute_calibration(table: Table) -> list[dict[str, Any]] | None:
         total, cells = float(own.sum()), len(bins)
         share = _clamp(float(own[1].sum()) / total)
         weights = np.maximum(own.sum(axis=0), 0.0)
-        chances = np.array([_mean_probability(ends[each], ends[each + 1]) for each in bins])
+        chances = np.array([_compute_mean_probability(ends[each], ends[each + 1]) for each in bins])
         found.append(
             {
                 "low": ends[bins[0]],
@@ -418,7 +440,10 @@ def compute_calibration(table: Table) -> list[dict[str, Any]] | None:
 
 
 def _group_bins(table: Table) -> Iterator[list[int]]:
-    """Merge adjacent bins until each group has enough records; the last takes the rest."""
+    """Merge adjacent bins to groups with enough records; the last group includes the rest.
+
+    Enough means `MIN_GROUP_RECORDS` records, and noise of at most `MAX_GROUP_NOISE`.
+    """
     totals, groups, own = table.counts.sum(axis=0), [], []
     for place in range(len(totals)):
         own.append(place)
@@ -426,7 +451,7 @@ def _group_bins(table: Table) -> Iterator[list[int]]:
         if totals[own].sum() >= few:
             groups.append(own)
             own = []
-    while own and groups:  # too few records behind the last group: they join it
+    while own and groups:  # the rest has too few records: merge it with the last group
         own = groups.pop() + own
         if totals[own].sum() >= max(
             MIN_GROUP_RECORDS, math.sqrt(2 * len(own)) * table.noise / MAX_GROUP_NOISE
@@ -436,22 +461,22 @@ def _group_bins(table: Table) -> Iterator[list[int]]:
     return iter(groups)
 
 
-def _mean_probability(low: float | None, high: float | None) -> float:
-    """Compute the mean probability of log-odds that are uniform between two ends."""
+def _compute_mean_probability(low: float | None, high: float | None) -> float:
+    """Compute the mean probability if the log-odds are uniform between two ends."""
     low, high = -MAX_LOG_ODDS if low is None else low, MAX_LOG_ODDS if high is None else high
     return float((np.logaddexp(0.0, high) - np.logaddexp(0.0, low)) / (high - low))
 
 
 def compute_error_measures(table: Table) -> dict[str, Measure]:
-    """Compute the measures of a numeric target, each with one standard error.
+    """Compute the measures of a table for a numeric target, each with a standard error.
 
-    All values are fractions of the target's range, over records with a readable target. Each value
-    is a ratio of sums of counts, so the noise of a count is multiplied by the derivative.
+    Errors are fractions of the target's range, and means are over records that are not null. Each
+    value is a ratio of sums of counts; the error by noise follows from its derivatives.
 
     Returns:
-        `mean_absolute_error` of the model; `median`: that of always predicting the median, `at`;
-        `lead`: how much smaller the model's is; `r2`: 1 - squared errors / variance. All are None
-        if the test has fewer such records than the noise level.
+        `mean_absolute_error`: that of the model. `median`: mean absolute error of always predicting
+        the median, which is at `at`. `lead`: `median` minus `mean_absolute_error`. `r2`: 1 -
+        squared errors / variance. The values are None if the noise exceeds the number of records.
     """
     bins, total = table.counts.shape[0], float(table.counts.sum())
     levels = (np.array(ERROR_EDGES[1:]) + np.array(ERROR_EDGES[:-1])) / 2
@@ -462,11 +487,11 @@ def compute_error_measures(table: Table) -> dict[str, Measure]:
     middle = (np.arange(bins) + 0.5) / bins
     median, width = _interpolate_median(rows), 1 / bins
     away = np.abs(middle - median)
-    inside = away < width / 2  # there values are on both sides of the median
+    inside = away < width / 2  # this interval has values on both sides of the median
     away[inside] = ((width / 2) ** 2 + away[inside] ** 2) / width
 
     def mean_of(parts: Array, least: float = -math.inf) -> Measure:
-        """Estimate the mean over records of a value that each cell has, (bins, levels)."""
+        """Estimate the mean over records of a value that depends on the entry, (bins, levels)."""
         value = max(least, float((table.counts * parts).sum() / total))
         off = np.broadcast_to(parts - value, table.counts.shape)
         sample = max(float((table.counts * off**2).sum()), 0.0) / total**2
@@ -480,10 +505,10 @@ def compute_error_measures(table: Table) -> dict[str, Measure]:
     variance = max(float((rows * spread).sum() / total), width**2 / 12)
     squares = float((table.counts * levels**2).sum() / total)
     explained = 1.0 - squares / variance
-    # The ratio's error by its derivative: the mean of (e^2 - (1 - R2) (y - mean)^2) / variance.
+    # The error of the ratio follows from the mean of (e^2 - (1 - R2) (y - mean)^2) / variance.
     slope = mean_of((errors**2 - (1.0 - explained) * spread[:, None]) / variance)
     return {
-        "mean_absolute_error": mean_of(errors, least=0.0),  # noise alone may take it below 0
+        "mean_absolute_error": mean_of(errors, least=0.0),  # noise could make it negative
         "median": {**mean_of(constant, least=0.0), "at": median},
         "lead": mean_of(constant - errors),
         "r2": make_measure(min(1.0, explained), slope["error"]),
@@ -491,10 +516,12 @@ def compute_error_measures(table: Table) -> dict[str, Measure]:
 
 
 def _interpolate_median(rows: Array) -> float:
+    """Interpolate the median of a target in [0, 1] from its counts in equal intervals."""
     counts = np.maximum(rows, 0.0)
     below = np.concatenate([[0.0], np.cumsum(counts)])
     return float(np.interp(below[-1] / 2, below, np.linspace(0.0, 1.0, len(rows) + 1)))
 
 
 def _clamp(share: float) -> float:
+    """Clamp a fraction to [0, 1]."""
     return min(1.0, max(0.0, share))

@@ -1,18 +1,19 @@
-"""Validation queries in a training: adaptive noise schedules, and screening of updates.
+"""Validation queries in a training: for adaptive noise schedules, and for screening of updates.
 
-Screening accepts an update that increases the loss with a decreasing probability only:
+Screening compares the mean loss J before and after an update, and undoes some updates that increase
+it. The probability P to accept such an update decreases during the training:
 
-    dE = J(w_new) - J(w)          P = 1 if dE <= 0, else exp(-dE Q)          Q = q0 accepted
-    accepted  if  uniform draw <= P  or  rejected_in_a_row >= mu0
+    dE = J(w_new) - J(w)        P = 1 if dE <= 0, else exp(-dE Q)        Q = q0 * accepted updates
+    accept the update  if  uniform random number <= P  or  rejections in a row >= mu0
 
-J(w), the paper's energy, is the mean loss that a validation query returned. It is stored, so each
-screening needs one more query. As printed, Q is q0 at the first screening, and q0 * 0 = 0 if that
-one was rejected: then the next update is always accepted.
+J ("energy" in the paper) is the result of a validation query. J(w) is stored, so each screening
+makes one query. As in the printed algorithm, Q is q0 at the first screening. If the first update is
+rejected, Q = q0 * 0 = 0, so the next update is always accepted.
 
-A query reads public records, or is a noisy sum over private ones (`sum_loss_points`), charged for
-every screening, and for the first J, whether or not its update is accepted. Every update is charged
-too: Theorem 1 of the paper, which charges only accepted updates, is not a valid bound. The
-decisions are post-processing of released values.
+A validation query reads public records, or it is a noisy sum over private records
+(`sum_loss_points`). In the second case every query is charged, also the first one and those of
+rejected updates. Every update is charged, too: Theorem 1 of the paper, which charges only accepted
+updates, is not a valid bound. The decisions depend on released values only (post-processing).
 
 Source: Fu, Chen and Ling, Algorithm 2; docs/rules.md, rules 6 and 9. Proof:
 docs/guarantees/screening.md and filters.md.
@@ -46,12 +47,12 @@ if TYPE_CHECKING:
     from pasearch.training.schedules import Schedule
 
 ValidationQuery = Callable[["nn.Module", int], float]
-"""Function of the network and the number of earlier queries; returns a mean loss or accuracy of
-public records, or a noisy release that was charged.
+"""Function of the network and the number of earlier queries. It returns a mean loss or an accuracy,
+from public records or from a noisy release that was charged.
 """
 
 MAX_LOSS_POINTS = 100
-"""G, the largest number of points of one record: the sensitivity of `sum_loss_points`."""
+"""Maximum number of points G of one record: the sensitivity of `sum_loss_points`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,9 +60,9 @@ class AnnealingState:
     """State of a screening.
 
     Args:
-        loss: Loss J(w) of the last accepted weights, as the validation query returned it.
-        accepted: Number tau of screenings that accepted an update.
-        rejected_in_a_row: Number mu of rejections since the last accepted update.
+        loss: Mean loss J(w) of the last accepted weights, from a validation query.
+        accepted: Number of accepted updates.
+        rejected_in_a_row: Number of rejections since the last accepted update.
     """
 
     loss: float
@@ -71,16 +72,16 @@ class AnnealingState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Annealing(Stage):
-    """Screening rule: a pure function of losses and random numbers.
+    """Screening of updates by simulated annealing.
 
-    Guarantee: it reads only results of validation queries and random numbers, so it has no further
-    privacy cost.
+    Guarantee: decisions depend only on results of validation queries and on random numbers, so they
+    have no further privacy cost.
 
     Args:
-        q0: Increase Q_0 of the inverse temperature with each accepted update, 0 or above.
-        mu0: Number of rejections in a row after which an update is accepted anyway; 0 accepts all.
-        every: Number of updates from one screening to the next, accepted or undone together; 1 or
-            more.
+        q0: Increase of the inverse temperature Q with each accepted update, 0 or above.
+        mu0: Number of rejections in a row after which an update is always accepted. 0: all are
+            accepted.
+        every: Number of updates, 1 or more, that are screened (accepted or undone) together.
     """
 
     name: ClassVar[str] = "annealing"
@@ -93,20 +94,20 @@ class Annealing(Stage):
     every: int = 1
 
     def start(self, loss: float) -> AnnealingState:
-        """Create the first state, from the loss before the first update."""
-        return AnnealingState(loss=_replace_nan(loss))
+        """Make the initial state, from the mean loss before the first update."""
+        return AnnealingState(loss=_convert_nan_to_infinity(loss))
 
     def is_screened(self, finished: int) -> bool:
-        """Check whether an update is screened, the first being number 1."""
+        """Check whether there is a screening after a number of finished updates."""
         return finished % self.every == 0
 
     def count_validation_queries(self, steps: int) -> int:
-        """Count the queries of a training: floor(steps / every) + 1, with the first J."""
+        """Count the validation queries of a training: floor(steps / every) + 1."""
         return check_positive_integer("steps", steps) // self.every + 1
 
     def probability(self, state: AnnealingState, new_loss: float) -> float:
-        """Compute the acceptance probability P, without the limit on rejections."""
-        new = _replace_nan(new_loss)
+        """Compute the probability P to accept an update, without the rule for mu0."""
+        new = _convert_nan_to_infinity(new_loss)
         first = state.accepted == state.rejected_in_a_row == 0
         temperature = self.q0 * (1 if first else state.accepted)
         if new <= state.loss or temperature == 0:
@@ -120,12 +121,15 @@ class Annealing(Stage):
 
         Args:
             state: State of the screening.
-            new_loss: Loss J(w_new), released or of public records. NaN counts as the largest loss,
-                so no value stops a training.
-            coin: Random number, uniform in [0, 1), secret, used for this screening only.
+            new_loss: Mean loss J(w_new) from a validation query. NaN counts as infinite, so that
+                no value stops a training.
+            coin: Secret uniform random number in [0, 1), used for this screening only.
+
+        Returns:
+            Next state, and whether the update is accepted.
 
         Raises:
-            UsageError: A random number outside [0, 1].
+            UsageError: The random number is outside [0, 1].
         """
         if isinstance(coin, bool) or not isinstance(coin, Real) or not 0 <= float(coin) <= 1:
             raise UsageError(
@@ -133,7 +137,9 @@ class Annealing(Stage):
             )
         forced = state.rejected_in_a_row >= self.mu0
         if forced or float(coin) <= self.probability(state, new_loss):
-            return AnnealingState(loss=_replace_nan(new_loss), accepted=state.accepted + 1), True
+            return AnnealingState(
+                loss=_convert_nan_to_infinity(new_loss), accepted=state.accepted + 1
+            ), True
         return replace(state, rejected_in_a_row=state.rejected_in_a_row + 1), False
 
     def describe(self) -> str:
@@ -146,7 +152,7 @@ class Annealing(Stage):
         )
 
     def claims(self, steps: TrainingSteps) -> list[PublishedBound]:
-        """Evaluate Theorem 1 of Fu et al., which charges accepted updates only."""
+        """Evaluate Theorem 1 of Fu et al., which counts only accepted updates; never charged."""
         return [
             fu_theorem_1(
                 sampling_probability=steps.sampling_probability,
@@ -166,24 +172,25 @@ SCREENINGS.register(Annealing)
 
 
 def draw_uniform(stream: Stream, screening: int) -> float:
-    """Draw the random number of one screening, uniform in [0, 1), from its own stream."""
+    """Draw the random number of a screening, uniform in [0, 1)."""
     return float(stream.generator(screening).random())
 
 
-def _replace_nan(value: float) -> float:
+def _convert_nan_to_infinity(value: float) -> float:
+    """Replace NaN by infinity."""
     return math.inf if math.isnan(value) else float(value)
 
 
 class ValidationDrivenNoise:
-    """Noise of a validation-driven schedule, and the filter that ends the training.
+    """Noise of a validation-driven schedule, with the privacy filter that ends the training.
 
-    Guarantee: all steps together cost at most `limit`, whatever the queries return.
+    Guarantee: all steps together cost at most `limit`, for any results of the queries.
 
     Args:
         schedule: Validation-driven schedule.
-        batches: Sampling of a step's records.
-        limit: Privacy cost of the training; None without noise, on public data.
-        query: Query of the accuracy.
+        batches: Sampling method of batches.
+        limit: Privacy event of the training. None: no noise, for public data.
+        query: Validation query that returns an accuracy.
     """
 
     def __init__(
@@ -197,10 +204,12 @@ class ValidationDrivenNoise:
         self._asked = 0
 
     def spend(self, first: float) -> float | None:
-        """Charge the next step to the filter, and return its sigma; None if it does not fit.
+        """Spend the cost of the next step from the filter, and return its noise multiplier.
+
+        None is returned if the step does not fit; the training must end then.
 
         Args:
-            first: Noise multiplier sigma of the first step.
+            first: Noise multiplier of the first step.
         """
         assert self._filter is not None
         sigma = first * self._state.factor
@@ -211,7 +220,7 @@ class ValidationDrivenNoise:
         return sigma
 
     def query_after_step(self, step: int, network: nn.Module) -> None:
-        """Query the accuracy after each epoch that the schedule names."""
+        """Make a validation query if the schedule has one after this step."""
         epoch = self._batches.epoch(step + 1)
         if epoch > self._batches.epoch(step) and self._schedule.queries_after(epoch):
             self._state = self._state.tell(self._query(network, self._asked))
@@ -220,9 +229,16 @@ class ValidationDrivenNoise:
 
 
 class UpdateScreening:
-    """Screening of a training: updates are kept, or weights and optimizer are restored.
+    """Screening of the updates of a training: to undo one, weights and optimizer are restored.
 
-    Post-processing of noisy sums that are all charged, and of released losses.
+    This is post-processing of noisy sums, which are all charged, and of released losses.
+
+    Args:
+        annealing: Screening rule.
+        network: Network in training.
+        optimizer: Its optimizer.
+        coins: Random stream, used for the decisions only.
+        query: Validation query that returns a mean loss.
     """
 
     def __init__(
@@ -241,7 +257,7 @@ class UpdateScreening:
         self._asked = 1
 
     def screen_updates(self, step: int) -> None:
-        """Keep the updates since the last screening, or undo them."""
+        """Accept or undo the updates since the last screening, if there is one after this step."""
         if not self._annealing.is_screened(step + 1):
             return
         loss = self._loss(self._asked)
@@ -257,10 +273,12 @@ class UpdateScreening:
         self._optimizer.restore(optimizer)
 
     def _loss(self, asked: int) -> float:
+        """Make the validation query with a number."""
         loss = self._query(self._network, asked)
         self._network.train()
         return loss
 
     def _snapshot(self) -> tuple[list[Tensor], list[dict[str, Any]]]:
+        """Copy the weights and the state of the optimizer."""
         weights = [p.detach().clone() for p in self._parameters]
         return weights, self._optimizer.snapshot()

@@ -1,19 +1,20 @@
-"""Settings of a candidate, which change its recipe: absolute values and factors.
+"""Settings of a candidate of the search, which change the recipe of the run.
 
-    steps      `steps`, or the recipe's number times `steps_scale`
-    batch      `batch_share`, the fraction of the records in a batch; 1: all of them
-    average    `average`, the horizon of the moving average of weights
-    clipping   `clip_norm`, for a clipping method that has one
-    rate       `learning_rate`; or the recipe's, or the rule `tune_learning_rate`, times
-               `learning_rate_scale`, and for a strong signal mu n `learning_rate_growth`;
-               at most `learning_rate_most`
+    steps           `steps`, or the number of the recipe times `steps_scale`
+    batch           `batch_share`, the fraction of the records in a batch; 1: full batches
+    average         `average`, the horizon of the moving average of weights
+    clipping        `clip_norm`, for a clipping method that has one
+    learning rate   `learning_rate`; or the rate of the recipe, or of `tune_learning_rate`, times
+                    `learning_rate_scale`, and for a strong signal mu n times
+                    `learning_rate_growth`; at most `learning_rate_most`
 
-Steps and batch change the privacy cost. One function, `apply_settings`, gives both cost and
-training.
+Steps and batch change the privacy cost. The function `apply_settings` is used for both accounting
+and training.
 
-`make_full_batch_settings` configures a linear model. At a given privacy cost, a full batch has the
-smallest noise per record. Averaging half of the steps, and a learning rate that grows with the
-signal up to a maximum, were measured on Adult and Breast Cancer (benchmarks/features).
+`make_full_batch_settings` makes the settings of a linear model. At a given privacy cost, full
+batches have the smallest noise per record. Averaging over half of the steps, and a learning rate
+that grows with the signal up to a maximum, were measured on Adult and Breast Cancer
+(benchmarks/features).
 
 Source: original to this project; docs/rules.md, rule 4. Proof:
 docs/guarantees/composition-and-partitions.md.
@@ -34,18 +35,19 @@ from pasearch.training.temperature import compute_temperature
 Settings = tuple[tuple[str, float], ...]  # pairs (name, value); see `spaces.candidate.SETTINGS`
 
 STRONG_SIGNAL = 4000.0
-"""Signal mu n from which `learning_rate_growth` increases the learning rate, as its square root.
-Measured for a linear model on scattering features (benchmarks/portfolio).
+"""Signal mu n above which the learning rate grows with its square root, up to
+`learning_rate_growth`. Measured for a linear model on scattering features (benchmarks/portfolio).
 """
 
-FULL_BATCH_STEPS = 160  # number of steps on full batches: more steps cost time and no epsilon
+FULL_BATCH_STEPS = 160
+"""Number of steps with full batches; more steps take more time at the same epsilon."""
 
 
 def make_full_batch_settings(regression: bool) -> Settings:
-    """Create the settings of a linear model, for records of root mean square norm 5.
+    """Make the settings of a linear model, for records with a root mean square norm of 5.
 
-    Residuals of a regression target are small, so its clipping norm is too: on three tables at
-    three signals, .2 has mean absolute errors .001 to .01 below those of 1.
+    Residuals of a regression target are small, and so is the clipping norm: on three tables at
+    three signals, .2 gives mean absolute errors .001 to .01 below those with 1.
     """
     clip_norm, scale, most = (0.2, 0.12, 4.0) if regression else (1.0, 1.2, 10.0)
     return (
@@ -56,7 +58,7 @@ def make_full_batch_settings(regression: bool) -> Settings:
 
 
 def make_linear_recipe(slots: int, mu: float, regression: bool, outputs: int = 1) -> Recipe:
-    """Create the recipe of a linear model with its noise.
+    """Make the recipe of a linear model, with noise and learning rate.
 
     Args:
         slots: Number of training records n, null records included.
@@ -70,18 +72,18 @@ def make_linear_recipe(slots: int, mu: float, regression: bool, outputs: int = 1
 
 
 def select_cost_settings(settings: Settings) -> Settings:
-    """Select the settings that the privacy cost may depend on."""
+    """Select the settings on which the privacy cost can depend."""
     return tuple((name, value) for name, value in settings if name in PRIVACY_SETTINGS)
 
 
 def count_steps(recipe: Recipe, settings: Settings) -> int:
-    """Compute a candidate's number of steps."""
+    """Compute the number of steps of a candidate."""
     values = dict(settings)
     return max(1, round(values.get("steps", recipe.steps * values.get("steps_scale", 1.0))))
 
 
 def apply_settings(recipe: Recipe, settings: Settings, slots: int) -> Recipe:
-    """Apply a candidate's settings to a recipe, before noise and learning rate are known.
+    """Apply the settings of a candidate to a recipe, except for the learning rate.
 
     Args:
         recipe: Recipe of the run.
@@ -99,10 +101,10 @@ def apply_settings(recipe: Recipe, settings: Settings, slots: int) -> Recipe:
 
 
 def _replace_clip_norm(bounding: ClippingMethod | None, clip_norm: float) -> ClippingMethod:
-    """Return a clipping method with another clipping norm.
+    """Copy a clipping method with another clipping norm.
 
     Raises:
-        UsageError: It has none.
+        UsageError: The method has no clipping norm.
     """
     if bounding is None or "clip_norm" not in bounding.field_names():
         raise UsageError(
@@ -116,7 +118,7 @@ def _replace_clip_norm(bounding: ClippingMethod | None, clip_norm: float) -> Cli
 def apply_settings_and_noise(
     recipe: Recipe, settings: Settings, mu: float | None, slots: int
 ) -> Recipe:
-    """Apply a candidate's settings, and the noise for a total mu; None: no noise."""
+    """Apply the settings of a candidate, and set the noise for a total mu; None: no noise."""
     own = apply_settings(recipe, settings, slots)
     return own.with_noise(None if mu is None else own.compute_noise_multiplier_for_mu(mu, slots))
 
@@ -125,16 +127,16 @@ def tune_recipe(
     recipe: Recipe, settings: Settings, mu: float | None, slots: int, factor: float = 1.0,
     outputs: int = 1,
 ) -> Recipe:  # fmt: skip
-    """Apply a candidate's settings, and set its noise, temperature and learning rate.
+    """Apply the settings of a candidate, and set noise, temperature and learning rate.
 
     Args:
         recipe: Recipe of the run.
         settings: Settings of the candidate.
-        mu: Noise parameter mu of the whole training; None: no noise, on public data.
+        mu: Noise parameter mu of the whole training. None: no noise, for public data.
         slots: Number of training records n, null records included.
-        factor: Factor on the tuned learning rate, for the candidate's architecture.
-        outputs: Number of classes, 1 for a regression target. With clipping and two or more classes
-            the temperature is that of `compute_temperature`, if the recipe sets none.
+        factor: Factor on the tuned learning rate, for the architecture of the candidate.
+        outputs: Number of classes, 1 for a regression target. With noise and two or more classes,
+            the temperature is that of `compute_temperature`, unless the recipe sets one.
     """
     own, values = apply_settings_and_noise(recipe, settings, mu, slots), dict(settings)
     if own.temperature is None:

@@ -1,14 +1,15 @@
-"""Temperature: the factor by which a trained classifier is overconfident, from public numbers.
+"""Temperature: a divisor of the logits that corrects overconfident probabilities.
 
     p(class | record) = softmax(logits / T)              T > 0 changes no label and no AUC
 
-T is above 1 because of clipping. A clipped gradient gives the direction of an error of the
-probability, not its size. So the sum of clipped gradients vanishes at probabilities too near 0 and
-1, however small the noise. The factor depends on the training configuration and the number of
-classes, hardly on data, n or epsilon. So a constant fitted on public tables is used for others.
+Training with clipping gives overconfident classifiers, so T is above 1. A clipped gradient contains
+the direction of an error, but not its size. So the sum of clipped gradients is 0 at probabilities
+that are too close to 0 and 1, also without noise. The best T depends on the training configuration
+and the number of classes, and very little on data, n or epsilon. So constants that were fitted on
+public tables are used for all data.
 
-The trainer divides the output layer by T after the last step. Predictions, ONNX, model files, log
-loss, Brier score and calibration tables all use the divided layer.
+The output layer is divided by T after the last training step. So predictions, ONNX files, model
+files, log loss, Brier score and calibration tables are all computed with T.
 
 Cost: none, because T is a function of public numbers.
 
@@ -23,12 +24,15 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from torch import Tensor
 
-TWO_CLASS_EXCESS = 1.15  # excess over 1 of the temperature of two classes
-EXCESS_DECAY = 0.8  # exponent by which the excess falls with the number of classes
-WEAK_SIGNAL = 130.0  # signal mu n below which the noise of the weights dominates the logits
+TWO_CLASS_EXCESS = 1.15
+"""Temperature for two classes, minus 1."""
+EXCESS_DECAY = 0.8
+"""Exponent with which the temperature minus 1 decreases with the number of classes."""
+WEAK_SIGNAL = 130.0
+"""Signal mu n below which the noise of the weights dominates the logits."""
 
 WEAK_FACTOR = 1.6
-"""Factor on the temperature below `WEAK_SIGNAL`; it falls to 1 as the square of the signal."""
+"""Factor on the temperature below `WEAK_SIGNAL`; above, it falls to 1 with the squared signal."""
 
 
 def compute_temperature(classes: int, signal: float) -> float:
@@ -47,15 +51,15 @@ def compute_temperature(classes: int, signal: float) -> float:
 
 
 def divide_logits(weights: Mapping[str, Tensor], temperature: float | None) -> None:
-    """Divide the output layer by a temperature, in place.
+    """Divide weight and bias of the output layer by a temperature, in place.
 
     Args:
-        weights: State of a network; its last two tensors are the weight (outputs, inputs) and the
-            bias (outputs,) of the output layer.
-        temperature: Temperature, above 0; None changes nothing.
+        weights: State of a network. The last two tensors must be the weight, (outputs, inputs), and
+            the bias, (outputs,), of the output layer.
+        temperature: Temperature, above 0. None: nothing is changed.
 
     Raises:
-        ValueError: The last two tensors are not such a weight and bias.
+        ValueError: The last two tensors have other shapes.
     """
     if temperature is None:
         return

@@ -24,7 +24,7 @@ from pasearch.data.threads import use_threads
 from pasearch.errors import UsageError
 from pasearch.runs.keys import Stream
 from pasearch.runs.processor import ThreadTeam
-from pasearch.training.linear_backend import LinearBackend, accepts, count_threads
+from pasearch.training.linear_backend import LinearBackend, can_use_linear_backend, count_threads
 from pasearch.training.memory import is_out_of_memory, keep_freed_memory, limit_rows_in_memory
 from pasearch.training.one_step import (
     DeviceRecords,
@@ -127,7 +127,7 @@ class Training:
             batch, recipe.chunk, self._slots.rows
         )
         moved = batch * synthetic[0].numel() >= MIN_SHARED_BATCH_NUMBERS
-        if accepts(self._prepared, self._slots, recipe):
+        if can_use_linear_backend(self._prepared, self._slots, recipe):
             shared = moved or product >= MIN_SHARED_LINEAR_OPERATIONS
             return count_threads(recipe, most if shared else 1)
         return most if moved or product >= MIN_SHARED_OPERATIONS else 1
@@ -209,7 +209,7 @@ class Training:
             self._write_sum_within_memory(self._write_torch_sum, sigma)
             return
         with use_threads(1):  # waiting threads of torch would block a processor core
-            self._linear.sum(self._finished, sigma, self._state)
+            self._linear.write_sum(self._finished, sigma, self._state)
 
     def _write_torch_sum(self, step: int, sigma: float | None, state: TrainingState) -> None:
         """Write a step's noisy sum to the buffers, by PyTorch."""

@@ -19,7 +19,7 @@ from pasearch.accounting.events import (
 )
 from pasearch.errors import UsageError
 from pasearch.runs.keys import Keys, Stream
-from pasearch.training.batching import Poisson, Reshuffled, TruncatedPoisson, min_cap
+from pasearch.training.batching import Poisson, Reshuffled, TruncatedPoisson, compute_min_cap
 
 N, DRAWS = 30, 4000
 
@@ -273,8 +273,8 @@ def test_a_cap_that_is_no_count_is_refused():
 
 @pytest.mark.unit
 def test_the_cap_is_six_standard_deviations_above_the_expected_batch():
-    assert min_cap(100) == 160
-    assert min_cap(7) == math.ceil(7 + 6 * math.sqrt(7))
+    assert compute_min_cap(100) == 160
+    assert compute_min_cap(7) == math.ceil(7 + 6 * math.sqrt(7))
     assert TruncatedPoisson(n=1000, expected_batch_size=100).cap == 160
     assert TruncatedPoisson(n=1000, expected_batch_size=100, cap=160).cap == 160
     assert TruncatedPoisson(n=1000, expected_batch_size=100, cap=170).cap == 170

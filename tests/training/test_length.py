@@ -41,7 +41,7 @@ def test_a_tight_price_lasts_longer_than_the_papers_zcdp():
         course = ScheduleSolver(
             **{**YU, "noise_multiplier": sigma}, batching="reshuffled", budget=THEIRS
         )
-        found = course.epochs(schedule)
+        found = course.solve_epochs(schedule)
         assert epochs <= found <= 1.35 * epochs
         assert course.price(schedule, found).epsilon <= THEIRS.epsilon
         assert course.price(schedule, found + 1).epsilon > THEIRS.epsilon
@@ -51,7 +51,7 @@ def test_a_tight_price_lasts_longer_than_the_papers_zcdp():
 def test_sampled_batches_last_as_long_as_their_recipe_says():
     course = ScheduleSolver(noise_multiplier=2.0, batch=100, n=1000, budget=Budget(3.0, DELTA))
     schedule = ExponentialDecay(rate=0.02)
-    epochs = course.epochs(schedule)
+    epochs = course.solve_epochs(schedule)
 
     def cost(count: int) -> float:
         recipe = Recipe(
@@ -75,7 +75,7 @@ def test_the_rate_uses_the_budget_up_and_a_steeper_one_breaks_it():
         ),
     ]:
         course = ScheduleSolver(**YU, batching="reshuffled", budget=Budget(7.0, DELTA))
-        schedule = course.rate(kind, 60, **settings)
+        schedule = course.solve_rate(kind, 60, **settings)
         cost = course.price(schedule, 60).epsilon
         assert 0.995 * 7.0 < cost <= 7.0
         assert course.price(steeper(schedule), 60).epsilon > 7.0
@@ -96,7 +96,7 @@ def test_every_epoch_is_priced_when_the_batch_does_not_divide_the_records():
             weight = sum(schedule.factor(epoch) ** -2 for epoch in range(39))
             exact = price(Gaussian(6.0 / weight**0.5), 1e-3).epsilon
             assert course.price(schedule, 39).epsilon == pytest.approx(exact, rel=1e-3)
-            found = course.epochs(schedule)
+            found = course.solve_epochs(schedule)
             assert (
                 course.recipe(schedule, found)
                 .make_batching(100)
@@ -108,12 +108,12 @@ def test_every_epoch_is_priced_when_the_batch_does_not_divide_the_records():
 @pytest.mark.unit
 def test_an_uncharged_epoch_would_be_seen(monkeypatch: pytest.MonkeyPatch):
     course = ScheduleSolver(**YU, batching="reshuffled", budget=THEIRS)
-    right = course.epochs(ExponentialDecay(rate=0.01))
+    right = course.solve_epochs(ExponentialDecay(rate=0.01))
     genuine = ScheduleSolver.event
     monkeypatch.setattr(
         length.ScheduleSolver, "event", lambda self, s, epochs: genuine(self, s, max(1, epochs - 1))
     )
-    assert course.epochs(ExponentialDecay(rate=0.01)) == right + 1
+    assert course.solve_epochs(ExponentialDecay(rate=0.01)) == right + 1
 
 
 @pytest.mark.unit

@@ -104,7 +104,7 @@ def sums_of(training: Training, step: int = 0, sigma: float | None = None) -> Te
     state = replace(training._state)
     with full_precision():
         if training._linear is not None:
-            training._linear.sum(step, sigma, state)
+            training._linear.write_sum(step, sigma, state)
         else:
             training._write_torch_sum(step, sigma, state)
     return training._sums.flats[0].clone()
@@ -411,9 +411,9 @@ class TestTrainings:
         data = replace(records(), public=False)
         recipe = recipe_of(noise_multiplier=1.0, steps=5)
         asked: list[int] = []
-        honest = LinearBackend.sum
+        honest = LinearBackend.write_sum
         monkeypatch.setattr(
-            LinearBackend, "sum",
+            LinearBackend, "write_sum",
             lambda self, step, *given: asked.append(step) or honest(self, step, *given),
         )  # fmt: skip
         networks = []
@@ -487,7 +487,11 @@ class TestChoice:
 
         recipe = recipe_of()
         monkeypatch.setattr(Recipe, "make_batching", lambda self, n: Even(sampling_probability=0.1))
-        assert linear_backend._sampler(recipe, 6, streams()["batch"])(0).tolist() == [0, 2, 4]
+        assert linear_backend._make_batch_function(recipe, 6, streams()["batch"])(0).tolist() == [
+            0,
+            2,
+            4,
+        ]
 
 
 class TestLoading:

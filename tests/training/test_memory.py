@@ -19,7 +19,7 @@ from pasearch.training import memory
 from pasearch.training.clipping import FlatClipping
 from pasearch.training.memory import (
     COPIES_PER_OUTPUT,
-    count_record_numbers,
+    count_values_per_record,
     is_out_of_memory,
     limit_rows_in_memory,
 )
@@ -90,25 +90,25 @@ def trained(model: nn.Module, made: Recipe, *, in_rounds: bool = False) -> Train
 @pytest.mark.oracle
 def test_numbers_of_a_record_are_counted():
     linear = nn.Sequential(nn.Flatten(), nn.Linear(64, 10), nn.Tanh())
-    assert count_record_numbers(
+    assert count_values_per_record(
         PreparedNetwork(linear), torch.zeros(3, 1, 8, 8)
     ) == 64 + COPIES_PER_OUTPUT * (64 + 20)
     # A convolution holds what it gave; its patches have a bound of their own.
     image = nn.Sequential(nn.Conv2d(1, 4, 3))
     assert (
-        count_record_numbers(PreparedNetwork(image), torch.zeros(3, 1, 8, 8))
+        count_values_per_record(PreparedNetwork(image), torch.zeros(3, 1, 8, 8))
         == 64 + COPIES_PER_OUTPUT * 4 * 36
     )
     # A layer at many positions forms the gradient of each record.
     steps = nn.Sequential(nn.Linear(5, 7))
     assert (
-        count_record_numbers(PreparedNetwork(steps), torch.zeros(3, 2, 5))
+        count_values_per_record(PreparedNetwork(steps), torch.zeros(3, 2, 5))
         == 10 + COPIES_PER_OUTPUT * 14 + 42
     )
     recurrent = nn.Sequential(Lstm(5, 7))
     own = sum(p.numel() for p in recurrent.parameters())
     assert (
-        count_record_numbers(PreparedNetwork(recurrent), torch.zeros(3, 2, 5))
+        count_values_per_record(PreparedNetwork(recurrent), torch.zeros(3, 2, 5))
         == 10 + COPIES_PER_OUTPUT * 7 + own
     )
 
@@ -123,7 +123,7 @@ def test_a_step_in_parts_has_the_same_sum(monkeypatch: pytest.MonkeyPatch):
             scarce, one = Scarce(max(rows, least)), torch.zeros(3, 1, 8, 8)
             prepared = PreparedNetwork(parts := network(scarce))
             monkeypatch.setitem(
-                memory.MAX_STEP_NUMBERS, "cpu", rows * count_record_numbers(prepared, one)
+                memory.MAX_STEP_NUMBERS, "cpu", rows * count_values_per_record(prepared, one)
             )
             assert limit_rows_in_memory(prepared, one, "cpu") == rows
             scarce.seen.clear()

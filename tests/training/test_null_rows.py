@@ -144,7 +144,7 @@ def added(of: Training, size: int, place: int, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(Poisson, "batch", lambda *_: chosen)
     with full_precision():
         if of._linear is not None:
-            of._linear.sum(0, None, of._state)
+            of._linear.write_sum(0, None, of._state)
         else:
             of._write_torch_sum(0, None, of._state)
     total: Tensor = of._sums.flats[0] + 0.0  # -0 and 0 are one number

@@ -188,7 +188,7 @@ def largest_move(
                     inner = training._linear
                     inner._records = (inner._records[0], slots.y.numpy(), valid.numpy(),
                                       inner._records[3])  # pyright: ignore  # fmt: skip
-                    training._linear.sum(0, None, state)
+                    training._linear.write_sum(0, None, state)
                 elif isinstance(training, GpuTraining):
                     training._rounds.slots = slots
                     training._rounds.write_sum(0, None, state)

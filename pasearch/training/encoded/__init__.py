@@ -1,1 +1,1 @@
-"""Gradients encoded against a public codebook: a wing that plain DP-SGD never enters."""
+"""Encoded gradients and non-Gaussian noise, which plain DP-SGD does not use."""
