@@ -124,7 +124,7 @@ class ColumnProfile:
 
     @cached_property
     def missing_words(self) -> list[str]:
-        """Undeclared strings that often mean missing: known ones, or no letter and no digit."""
+        """Undeclared strings in `MISSING_WORDS`, or without letters and digits."""
         return [
             text
             for text in self.counts
@@ -186,10 +186,12 @@ class ColumnProfile:
 
     @cached_property
     def finite_numbers(self) -> np.ndarray:
+        """Cells that are numbers, in the likeliest format, float64, (values,)."""
         return self.numbers[np.isfinite(self.numbers)]
 
     @cached_property
     def is_integer(self) -> bool:
+        """Whether all numbers are integers."""
         return bool((self.finite_numbers == np.floor(self.finite_numbers)).all())
 
     @cached_property

@@ -143,7 +143,7 @@ def find_target_failures(target: Column, dtype: Any) -> tuple[str, ...]:
 
 
 def describe_undeclared_dates(columns: Sequence[Column], dtypes: Sequence[Any]) -> tuple[str, ...]:
-    """Describe the undeclared columns whose type is a date: they are read as categories.
+    """Return a remark for the plan on undeclared columns of dates, which are read as categories.
 
     Args:
         columns: Feature columns.
@@ -164,7 +164,12 @@ def describe_undeclared_dates(columns: Sequence[Column], dtypes: Sequence[Any]) 
 
 
 def _find_possible_cells(names: Sequence[str], kind: str | None) -> list[object]:
-    """Convert class names to cells of a type; only those that are numbers, or moments, of it."""
+    """Return the cells of a column with this kind of type that declared class names can match.
+
+    Args:
+        names: Declared class names.
+        kind: Kind of the type: "float", "integer", or "moment" for a date or time.
+    """
     if kind == "moment":
         return [each for each in map(_parse_moment, names) if each is not None]
     numbers = convert_to_numbers(np.array(names, object)).tolist()
@@ -175,6 +180,7 @@ def _find_possible_cells(names: Sequence[str], kind: str | None) -> list[object]
 
 
 def _parse_moment(name: str) -> datetime | None:
+    """Parse a date or time in ISO format; None if it is not one."""
     try:
         return datetime.fromisoformat(name)
     except ValueError:

@@ -120,7 +120,19 @@ class ParquetFiles:
             with open_parquet(each) as (file, names):
                 types = {name: file.schema_arrow.types[at] for name, at in names.items()}
                 form = form or (each, names, types)
-                _check_same_form(each, (names, types), form)
+                first, first_names, first_types = form
+                if list(names) != list(first_names):
+                    raise UsageError(
+                        f"{each} has other columns than {first}, or another order: expected the "
+                        "same in every file of a folder. Move it away, or save it again."
+                    )
+                for name, kind in types.items():
+                    if kind != first_types[name]:
+                        raise UsageError(
+                            f"{each}: column {name!r} has type {kind}, and in {first} type "
+                            f"{first_types[name]}: expected the same in every file of a folder. "
+                            "Save the file again."
+                        )
                 counts.append(file.metadata.num_rows)
                 marks.append(_read_change_mark(each))
         if not sum(counts):
@@ -186,22 +198,6 @@ class ParquetFiles:
                 own = [file.schema_arrow.names[places[name]] for name in names]
                 for batch in file.iter_batches(batch_size=BLOCK_ROWS, columns=own):
                     yield [_unwrap_array(batch.column(name)) for name in own]
-
-
-def _check_same_form(path: Path, own: tuple[Any, Any], form: tuple[Path, Any, Any]) -> None:
-    """Raise UsageError if a file's column names or types differ from those of the first file."""
-    first, names, types = form
-    if list(own[0]) != list(names):
-        raise UsageError(
-            f"{path} has other columns than {first}, or another order: expected the same in every "
-            "file of a folder. Move it away, or save it again."
-        )
-    for name, kind in own[1].items():
-        if kind != types[name]:
-            raise UsageError(
-                f"{path}: column {name!r} has type {kind}, and in {first} type {types[name]}: "
-                "expected the same in every file of a folder. Save the file again."
-            )
 
 
 def _read_change_mark(path: Path) -> tuple[int, int]:
