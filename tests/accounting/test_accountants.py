@@ -471,7 +471,7 @@ class TestPartitions:
 
 
 @pytest.mark.property
-@settings(max_examples=25)
+@settings(max_examples=10)
 @given(
     st.floats(0.02, 0.9), st.floats(0.7, 8), st.integers(1, 60), st.floats(1.01, 1.5)
 )  # fmt: skip

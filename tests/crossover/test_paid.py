@@ -11,7 +11,7 @@ from pasearch.crossover.curves import find_crossover_of_means
 TRUE = 0.3
 
 
-def covered(models: int, repeats: int, levels: int, spread: float, trials: int = 300) -> float:
+def covered(models: int, repeats: int, levels: int, spread: float, trials: int = 150) -> float:
     """Return how often it does, of made-up curves that cross once."""
     epsilons = tuple(np.geomspace(0.1, 1.0, levels))
     places = np.log(np.array(epsilons) / TRUE)

@@ -431,7 +431,7 @@ class TestNoise:
             counts = metric.compute_counts(*answers_of(name, n))
             noise = metric.make_noise(0.5)
             scores = [
-                Score.of(metric, counts, noise, n, STREAM.child(str(place))) for place in range(300)
+                Score.of(metric, counts, noise, n, STREAM.child(str(place))) for place in range(120)
             ]
             seen = float(np.std([each.points for each in scores])) / (n * metric.max_points)
             told = float(np.median([each.spread for each in scores]))
