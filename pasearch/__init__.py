@@ -6,7 +6,8 @@ One total (epsilon, delta) covers everything that a run reads.
     >>> result = search_architecture("digits", budget=Budget(epsilon=2.0))
     >>> labels = result.predict([[[0.0] * 8] * 8])
 
-Names are imported on first use, because torch takes seconds to load and a plan does not need it.
+Public names are imported on first use, because importing torch takes seconds and a plan does not
+need it.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ if TYPE_CHECKING:
     from pasearch.sklearn_api.selectors import PAFS, PrivateCFS, PrivatePCA
     from pasearch.verification.verify import verify
 
-_MODULE_OF_NAME = {
+_MODULE_OF_NAME = {  # module that defines each public name
     "Advice": "pasearch.api.advise",
     "PAFS": "pasearch.sklearn_api.selectors",
     "Budget": "pasearch.accounting.budget",
@@ -87,7 +88,7 @@ _MODULE_OF_NAME = {
 }
 
 _ORIGINAL_NAMES = {"Schema": "TableSchema"}
-"""Names in the defining module, if they differ from the public names."""
+"""Names of objects in their modules, by public name, if the two differ."""
 
 __all__ = [
     "PAFS",

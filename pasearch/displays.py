@@ -1,10 +1,11 @@
 """Figures of results, drawn with matplotlib: `from_...` reads the numbers, `plot` draws them.
 
-The displays follow those of scikit-learn. The report page has other figures (`report.figures`),
-because `pasearch verify` remakes it byte for byte with any installed versions.
+The classes have the interface of the displays of scikit-learn. The report page has other figures
+(`report.figures`), because `pasearch verify` renders the page again byte for byte, with any version
+of matplotlib.
 
-The colours are safe for colour-blind readers. For prints in grey, every line has its own marker and
-pattern, and every kind of bar its own hatch. Dashed lines are limits or values without privacy.
+The colours can be distinguished by colour-blind readers. For prints in grey, lines differ by marker
+and pattern, and bars by hatch. Dashed lines are limits, or values without privacy.
 
 Source: Okabe and Ito 2008, "Color Universal Design" (the colours, without the yellow);
 docs/rules.md, rules 1, 4, 9 and 10; docs/crossover.md; Bao et al., section III-C.
@@ -51,6 +52,7 @@ Values = dict[str, Any]
 Array = np.ndarray[Any, Any]
 
 RESULT_FILE, CROSSOVER_FILE = "result.json", "crossover.json"
+"""Names of the files that displays read."""
 
 BLUE = "#0072B2"
 VERMILION = "#D55E00"
@@ -60,6 +62,7 @@ LINE_MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 LINE_PATTERNS = (
     "-", "-.", ":", (0, (6, 1, 1, 1, 1, 1)), (0, (9, 2)), (0, (1, 1)), (0, (4, 1, 1, 1)),
 )  # fmt: skip
+"""Matplotlib line styles, in the order of the models of a crossover."""
 
 DASHED_PATTERN = (0, (4, 3))
 """Line pattern of a limit, or of a value without privacy."""
@@ -70,13 +73,13 @@ PALE_GREY = "#DDDDDD"
 EPSILON, DELTA = "\N{GREEK SMALL LETTER EPSILON}", "\N{GREEK SMALL LETTER DELTA}"
 
 MAX_NAME_LENGTH = 40
-"""Name of a trial or a feature: characters."""
+"""Maximum length of the name of a trial or a feature, in characters."""
 
 LEGEND_STYLE: Values = {"fontsize": "small", "frameon": False, "borderaxespad": 0.1}
 """Style of a legend above the axes."""
 
 
-# --- what all displays share
+# --- common parts of all displays
 
 
 def load_document(given: Any) -> Values:
@@ -86,7 +89,7 @@ def load_document(given: Any) -> Values:
         given: Result of a finished run, its document, or its folder.
 
     Raises:
-        UsageError: the argument is none of them, or the folder has no result.
+        UsageError: The argument is none of these, or the folder has no result.
     """
     if isinstance(given, (str, Path)):
         return read_document(given)
@@ -101,11 +104,7 @@ def load_document(given: Any) -> Values:
 
 @contextmanager
 def refuse_malformed(name: str) -> Iterator[None]:
-    """Convert errors from reading a malformed document to a UsageError.
-
-    Args:
-        name: Name of the document.
-    """
+    """Convert exceptions from reading a malformed document to a UsageError that names it."""
     try:
         yield
     except PARSING_ERRORS as error:
@@ -113,7 +112,7 @@ def refuse_malformed(name: str) -> Iterator[None]:
 
 
 def score_unit(noun: str) -> str:
-    """Return the unit of a score by its name in a document."""
+    """Return the unit of a metric, by the name of the metric in a document."""
     units = {
         "accuracy": "fraction of records",
         "balanced accuracy": "fraction of records, mean over classes",
@@ -126,7 +125,7 @@ def score_unit(noun: str) -> str:
 
 @dataclass(kw_only=True, eq=False)
 class Display:
-    """Figure; `plot` sets `ax_` (matplotlib axes) and `figure_`."""
+    """Base class of displays; `plot` sets the attributes `ax_` (matplotlib axes) and `figure_`."""
 
     ax_: Axes = field(init=False, repr=False)
     figure_: Figure = field(init=False, repr=False)
@@ -135,16 +134,16 @@ class Display:
         """Draw the figure.
 
         Args:
-            ax: Axes to draw on, without changing other state of matplotlib. None creates a figure
-                with pyplot.
+            ax: Axes to draw on; None creates a figure with pyplot.
             kwargs: Options of matplotlib for the main lines or bars (`Axes.plot`, `Axes.barh` or
-                `Axes.errorbar`). `most` of a `FeaturesDisplay`: number of features to draw.
+                `Axes.errorbar`). A `FeaturesDisplay` also has `most`, the maximum number of drawn
+                features.
 
         Raises:
             UsageError: matplotlib is not installed, or `most` is below 1.
         """
         try:
-            import matplotlib  # noqa: F401 - whether it is installed
+            import matplotlib  # noqa: F401 - fails if it is not installed
         except ImportError:
             raise UsageError(
                 "A display requires matplotlib, which is not installed: use "
@@ -156,7 +155,7 @@ class Display:
             self.figure_, self.ax_ = pyplot.subplots(figsize=(7.0, 4.0), layout="constrained")
             self.figure_.set_figheight(self._draw(self.ax_, self.figure_, **kwargs))
         else:
-            self.figure_, self.ax_ = ax.figure, ax  # pyright: ignore - or a part of a figure
+            self.figure_, self.ax_ = ax.figure, ax  # pyright: ignore - may be a subfigure
             self._draw(ax, None, **kwargs)
         return self
 
@@ -169,24 +168,19 @@ class Display:
             kwargs: Options of matplotlib.
 
         Returns:
-            Height that suits the figure, inches.
+            Suitable height of the figure, inches.
         """
         raise NotImplementedError
 
 
 def escape_label(name: object) -> str:
-    """Escape a name so that matplotlib draws it literally."""
+    """Escape a name, so that matplotlib draws it literally and legends include it."""
     text = escape_text(name).replace("$", r"\$")
-    return f" {text}" if text.startswith("_") else text  # a legend omits names with "_"
+    return f" {text}" if text.startswith("_") else text  # legends omit names that begin with "_"
 
 
 def style_axes(ax: Axes, grid: str) -> None:
-    """Remove the frame of the axes, and draw a faint grid in the background.
-
-    Args:
-        ax: The axes to change.
-        grid: Direction of the grid: "x", "y" or "both".
-    """
+    """Remove the frame of the axes, and draw a faint grid along the axis "x", "y" or "both"."""
     ax.spines[["top", "right"]].set_visible(False)
     ax.grid(True, axis=grid, color=PALE_GREY, linewidth=0.7)  # pyright: ignore[reportArgumentType]
     ax.set_axisbelow(True)
@@ -197,25 +191,25 @@ def style_axes(ax: Axes, grid: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Partition:
-    """A partition of the records with its releases."""
+    """Partition of the records, with its releases and their privacy cost."""
 
     name: str  # name of the partition
-    records: int  # number of its records
-    epsilon: float  # its privacy cost, at the delta of the run
-    accountant: str  # accountant of this cost
+    records: int  # number of records
+    epsilon: float  # privacy cost, for the delta of the run
+    accountant: str  # accountant that computed this cost
     lines: tuple[str, ...]  # name and count of every release
 
 
 @dataclass(kw_only=True, eq=False)
 class BudgetDisplay(Display):
-    """Privacy cost of a plan: a bar per partition with its releases, and the budget as a line.
+    """Privacy cost of a plan: a bar per partition with its releases, and a line for the budget.
 
-    Partitions are disjoint, so the total cost is the maximum over partitions. Releases on the same
-    records are accounted for jointly, so there is no separate cost of each.
+    Partitions are disjoint, so the total cost is the maximum over partitions. The cost of several
+    releases on the same records is computed jointly, so no release has a separate cost.
 
     Args:
         partitions: Partitions in the order of the plan.
-        budget: Requested epsilon.
+        budget: Total epsilon that the user requested.
         delta: Delta of the run.
 
     `plot` also sets `bars_`.
@@ -233,11 +227,11 @@ class BudgetDisplay(Display):
         """Create the display of a plan or of a finished run.
 
         Args:
-            plan_or_result: Plan of a `plan_...` function, result, JSON values of either, or folder
-                of the run.
+            plan_or_result: Plan from a `plan_...` function, a result, plain values of either, or
+                the folder of a run.
 
         Raises:
-            UsageError: the argument is none of them, or malformed.
+            UsageError: The argument is none of these, or malformed.
         """
         given = plan_or_result
         values = given.plan_json() if isinstance(given, CalibratedPlan) else load_document(given)
@@ -266,12 +260,13 @@ class BudgetDisplay(Display):
         return max(each.epsilon for each in self.partitions)
 
     def _draw(self, ax: Axes, own: Figure | None, **kwargs: Any) -> float:
-        places, height = [], 0.0  # downwards, in lines of text
+        places, height = [], 0.0  # positions from top to bottom, in lines of text
         for part in self.partitions:
             places.append(height + 0.5)
             height += 2.9 + len(part.lines)
         epsilons = [each.epsilon for each in self.partitions]
-        most = 1.12 * max([self.budget, *filter(math.isfinite, epsilons)])  # for the bars' numbers
+        # The axis leaves space for the numbers behind the bars.
+        most = 1.12 * max([self.budget, *filter(math.isfinite, epsilons)])
         widths = [each if math.isfinite(each) else most for each in epsilons]
         style: dict[str, Any] = {
             "height": 1.0, "color": [BLUE if each == self.price else SKY for each in epsilons],
@@ -323,20 +318,22 @@ class BudgetDisplay(Display):
 
 
 MODEL_FIELDS = ("name", "parameters", "error", "half_width", "error_without_privacy")
+"""Fields of a model in crossover.json that the display reads."""
+
 CROSSING_FIELDS = ("simple", "complex", "epsilon", "low", "high", "text")
+"""Fields of a crossover in crossover.json that the display reads."""
 
 
 @dataclass(kw_only=True, eq=False)
 class CrossoverDisplay(Display):
-    """Measured crossover: a line per model, with confidence bands, over a logarithmic epsilon.
+    """Measured crossover: error of each model over epsilon, with confidence bands.
 
     Args:
         epsilons: Epsilons of the grid, ascending.
-        models: Curves of the models, the simplest first: `name`, `parameters`, `error` and
-            `half_width` (of a 95 % interval) at each epsilon, and `error_without_privacy`, as in
-            crossover.json.
-        crossings: Crossings of every pair of models: names `simple` and `complex`, `epsilon` with
-            its interval `low` and `high`, and `text`, as in crossover.json.
+        models: Models, the simplest first, as in crossover.json: `name`, `parameters`, `error` and
+            `half_width` (of a 95 % interval) at each epsilon, and `error_without_privacy`.
+        crossings: Crossovers of every pair of models, as in crossover.json: names `simple` and
+            `complex`, `epsilon` with its interval `low` to `high`, and `text`.
         metric: Name of the error, such as "1 - accuracy".
         data: Name of the data.
         n: Number of training records.
@@ -361,11 +358,11 @@ class CrossoverDisplay(Display):
         """Create the display of a measured crossover.
 
         Args:
-            report: Report of `measure_crossover`, its `to_json()`, or a crossover.json or its
-                folder.
+            report: Report from `measure_crossover`, its plain values, a crossover.json, or the
+                folder with this file.
 
         Raises:
-            UsageError: the argument is none of them, or malformed.
+            UsageError: The argument is none of these, or malformed.
         """
         from pasearch.crossover.report import CrossoverReport
 
@@ -400,7 +397,7 @@ class CrossoverDisplay(Display):
         first, last, kinds = self.epsilons[0], self.epsilons[-1], len(LINE_COLOURS)
         ax.set_xscale("log")
         for place, model in enumerate(self.models):
-            # After seven lines the patterns shift, so that all lines differ.
+            # After seven lines, the pattern of each colour changes, so that all lines differ.
             colour, marker = LINE_COLOURS[place % kinds], LINE_MARKERS[place % kinds]
             style: dict[str, Any] = {
                 "color": colour, "marker": marker,
@@ -430,7 +427,7 @@ class CrossoverDisplay(Display):
                 f"{escape_label(crossing['text'])}"
             )
             if epsilon is None or not first <= epsilon <= last:
-                ax.add_line(Line2D([], [], linestyle="none", label=label))  # in the legend only
+                ax.add_line(Line2D([], [], linestyle="none", label=label))  # only in the legend
                 continue
             pattern = ("-", "-.", ":")[place % 3]
             line = ax.axvline(epsilon, color=GREY, linewidth=1.3, label=label, linestyle=pattern)
@@ -465,7 +462,7 @@ class CrossoverDisplay(Display):
         models = len(self.models)
         handles[models:models], labels[models:models] = [plain], [str(plain.get_label())]
         legend: dict[str, Any] = {"fontsize": "small", "handlelength": 3.2}
-        if own is not None:  # below the axes, to cover no line
+        if own is not None:  # below the axes, where the legend hides no line
             half = (len(labels) + 1) // 2
             fits = max(map(len, labels[:half])) + max(map(len, labels[half:])) <= 88
             legend |= {"loc": "outside lower left", "ncols": 2 if fits else 1, "frameon": False}
@@ -482,19 +479,19 @@ class CrossoverDisplay(Display):
 class FeaturesDisplay(Display):
     """Selected features of a run: a bar per feature, the longest first.
 
-    The values are coefficients of the released linear model (features are in [0, 1]):
+    The length of a bar is a coefficient of the released linear model (features are in [0, 1]):
 
-        two classes         w_1 - w_0, of the difference of the two logits
+        two classes         w_1 - w_0, coefficient of the difference of the two logits
         regression          w
-        several classes     |w|, Euclidean norm of a feature's weights over classes
+        several classes     |w|, Euclidean norm of a feature's weights over the classes
 
     Args:
         names: Names of the features by descending value; without values, in order of selection.
         values: One value per feature; empty if the document has none.
         measure: Name of the values, with their unit.
         of: Number of features of an encoded record.
-        directions: Meaning of values above and below 0; empty if they have no sign.
-        noise: Value that noise alone may reach; None if it is unknown.
+        directions: Effects of positive and of negative values; empty if values have no sign.
+        noise: Relevance that one in ten irrelevant features exceeds by noise; None if unknown.
     """
 
     names: tuple[str, ...]
@@ -509,12 +506,12 @@ class FeaturesDisplay(Display):
         """Create the display of a finished feature selection.
 
         Args:
-            result: Result of `select_features` or its folder (shows the coefficients of the
-                released model); or its `result.json` (shows the relevance of each feature if the
-                method estimated it, otherwise only the names).
+            result: Result of `select_features` or its folder, which show the coefficients of the
+                released model; or its `result.json`, which shows the noisy relevance of each
+                feature if the method has estimated it, and otherwise the names.
 
         Raises:
-            UsageError: the argument is none of them, malformed, or of another task.
+            UsageError: The argument is none of these, malformed, or of another task.
         """
         document = load_document(result)
         with refuse_malformed(RESULT_FILE):
@@ -542,6 +539,7 @@ class FeaturesDisplay(Display):
 
     @classmethod
     def _of_model(cls, model: Any, of: int) -> Self:
+        """Create the display of the coefficients of a linear model on `of` features."""
         weights = np.asarray(model.coef_, float)
         per = "per unit of the encoded feature"
         directions: tuple[str, ...] = ()
@@ -554,7 +552,7 @@ class FeaturesDisplay(Display):
                 f"raises the probability of {name}" for name in model.classes_[[1, 0]]
             )
         else:
-            if model.link == "softmax":  # the mean over classes decides nothing
+            if model.link == "softmax":  # the mean over classes does not affect probabilities
                 weights = weights - weights.mean(axis=0)
             values = np.sqrt((weights**2).sum(axis=0))
             measure = f"Norm of the coefficients over {len(weights)} classes\n(logit {per})"
@@ -618,16 +616,16 @@ class FeaturesDisplay(Display):
 
 @dataclass(kw_only=True, eq=False)
 class ScheduleDisplay(Display):
-    """Schedules of a recipe: noise multiplier (left axis) and learning rate (right axis).
+    """Schedules of a training: noise multiplier (left axis) and learning rate (right axis).
 
         sigma_t = sigma_0 factor(epoch of step t);    the learning rate is constant
 
     Args:
-        steps: Drawn steps of the training, from 0; at most 4,000.
-        noise_multiplier: Noise multiplier of those steps; 0 without privacy.
-        learning_rate: Learning rate of those steps.
-        steps_made: Number of steps that were run, if a privacy filter ended the training; or None.
-        note: Title for the reader; "" for none.
+        steps: Indices of the drawn steps, from 0; at most 4,000.
+        noise_multiplier: Noise multiplier of these steps; 0 without privacy.
+        learning_rate: Learning rate of these steps.
+        steps_made: Number of steps that were run, if it may be below the plan; otherwise None.
+        note: Title of the figure; "" for none.
 
     `plot` sets `ax_` (axes of the noise), `learning_rate_ax_` and `lines_` (noise, rate).
     """
@@ -648,7 +646,7 @@ class ScheduleDisplay(Display):
             result: Result of a search or of `train`, its `result.json`, or its folder.
 
         Raises:
-            UsageError: the argument is none of them, malformed, or its model was not trained in
+            UsageError: The argument is none of these, malformed, or its model was not trained in
                 steps.
         """
         from pasearch.report.facts import restore_recipe
@@ -670,7 +668,7 @@ class ScheduleDisplay(Display):
                 raise UsageError(
                     "The recipe of this result has no learning rate, so it was never trained."
                 )
-            # The document does not contain the states of an adaptive schedule.
+            # The document does not contain the noise that an adaptive schedule really used.
             note = "Planned noise; it decreased when the validation accuracy stopped rising"
             return cls(
                 steps=steps, noise_multiplier=np.array(noises),
@@ -723,14 +721,12 @@ class ScheduleDisplay(Display):
 
 @dataclass(kw_only=True, eq=False)
 class TrialsDisplay(Display):
-    """Trials of a run: a row each, with the noisy score and one standard deviation of the noise.
-
-        score = shown(count / (records G)),    noise: sd(Z) / (records G) times the slope there
+    """Trials of a run: one row each, with the noisy score and a standard deviation of the noise.
 
     Args:
         trials: Trials in the order of training; empty if they may not be shown.
         measure: Name of the scores, with their unit.
-        reason: Sentence drawn if there is no trial to show; "" otherwise.
+        reason: Sentence that is drawn instead if there is no trial to show; "" otherwise.
     """
 
     trials: tuple[Trial, ...]
@@ -745,9 +741,14 @@ class TrialsDisplay(Display):
             result: Result of a search, its `result.json`, or its folder.
 
         Raises:
-            UsageError: the argument is none of them, or malformed.
+            UsageError: The argument is none of these, or malformed.
         """
-        from pasearch.report.facts import list_trials, ranking_metric, score_event, score_name
+        from pasearch.report.facts import (
+            describe_trial_scores,
+            list_trials,
+            ranking_metric,
+            score_event,
+        )
 
         secret = {
             "repeat-and-select": "The trials of this run are secret. The privacy cost covers only "
@@ -763,7 +764,7 @@ class TrialsDisplay(Display):
             if rule == "none" or not document.get("trials"):
                 nothing = "This run compared no candidates, so there are no trials to show."
                 return cls(trials=(), measure="", reason=nothing)
-            metric, measure = ranking_metric(document), score_name(document)
+            metric, measure = ranking_metric(document), describe_trial_scores(document)
             if score_event(document) is not None:
                 is_higher = metric.to_metric_value(1.0) > metric.to_metric_value(0.0)
                 better = "higher" if is_higher else "lower"
@@ -772,7 +773,7 @@ class TrialsDisplay(Display):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Name of each trial: its network with its settings, or its features."""
+        """Name of each trial: its network and settings, or its features."""
         from pasearch.report.figures import shorten
         from pasearch.report.wording import describe_parts, format_settings, join_names
         from pasearch.spaces.candidate import Candidate
@@ -801,7 +802,8 @@ class TrialsDisplay(Display):
         return tuple(each.deviation for each in self.trials)
 
     def _draw(self, ax: Axes, own: Figure | None, **kwargs: Any) -> float:
-        rows, few = range(1, len(self.trials) + 1), len(self.trials) <= 16  # few have names
+        # The rows have names if there are few.
+        rows, few = range(1, len(self.trials) + 1), len(self.trials) <= 16
         if self.reason:
             ax.set_axis_off()
             ax.text(
@@ -823,7 +825,7 @@ class TrialsDisplay(Display):
                     "markerfacecolor": VERMILION if released else "white", **kwargs,
                 }  # fmt: skip
                 places, scores, deviations = zip(*drawn, strict=True)
-                # Error bars of length 0 would look like scores without noise.
+                # Error bars of length 0 would suggest scores without noise.
                 ax.errorbar(scores, places, xerr=deviations if any(deviations) else None, **style)
         for row, each in zip(rows, self.trials, strict=True):
             if each.score is None:

@@ -1,6 +1,6 @@
-"""Validation of a `result.json` that anybody may have written: field types before content.
+"""Validation of a `result.json` from an untrusted source: types of fields, before their content.
 
-`RESULT_FIELDS` has the type of every field that a reader uses. Later code reads within
+`RESULT_FIELDS` has the type of every field that other modules read. They read the content within
 `require_well_formed`, so that a malformed file gives one message and never a traceback.
 
 Source: docs/result.md describes every field.
@@ -15,14 +15,16 @@ from typing import Any
 from pasearch.errors import UsageError
 
 MAX_COUNT = 10**12
-"""Largest entry of a noisy confusion matrix that is accepted."""
+"""Maximum entry of a noisy table of counts."""
 
 MAX_SHOWN_CHARACTERS = 80
-"""Number of characters of a value that an error shows."""
+"""Maximum length of a value in an error message, in characters."""
 
 STRING, NUMBER_KIND, INTEGER = "a string", "a number", "an integer"
 BOOLEAN, TABLE = "true or false", "a table"
-STRINGS = [STRING]
+"""Types of fields, as messages name them; a table is a JSON object."""
+
+STRINGS = [STRING]  # type of a list of strings
 
 RESULT_FIELDS: dict[str, Any] = {
     "task": STRING,
@@ -50,8 +52,10 @@ RESULT_FIELDS: dict[str, Any] = {
     "device": STRING, "randomness": STRING, "reproducible": BOOLEAN, "warnings": STRINGS,
     "versions": {"*": STRING},
 }  # fmt: skip
-"""Fields of every result: a type; a table of fields, with `*` for any name; or a list of one
-type."""
+"""Type of each field of every `result.json`.
+
+A dictionary has the fields of a table (`*` stands for any name), and a list has the type of all
+elements."""
 
 FEATURE_FIELDS: dict[str, Any] = {
     "best": {"features": STRINGS, "places": [INTEGER], "of": INTEGER, "columns": STRINGS},
@@ -65,7 +69,7 @@ NETWORK_FIELDS: dict[str, Any] = {
         "parameters": INTEGER,
     }
 }  # fmt: skip
-"""Additional fields of a search for, or a training of, networks."""
+"""Additional fields of a run that trains networks."""
 
 VERIFY_FIELDS: dict[str, Any] = {
     "plan": {
@@ -77,23 +81,26 @@ VERIFY_FIELDS: dict[str, Any] = {
 """Additional fields that verification needs to reconstruct a run."""
 
 VERIFY_FEATURE_FIELDS: dict[str, Any] = {"plan": {"choice": TABLE}}
+"""Additional fields that verification of a feature selection needs."""
+
 VERIFY_NETWORK_FIELDS: dict[str, Any] = {
     "plan": {
         "strategy": TABLE, "recipes": [TABLE], "finals": [TABLE], "recipe_names": STRINGS,
         "free_front_ends": BOOLEAN,
     }
 }  # fmt: skip
+"""Additional fields that verification of a run with networks needs."""
 
 PARSING_ERRORS = (
     KeyError, IndexError, TypeError, AttributeError, ValueError, ArithmeticError, AssertionError,
     RuntimeError, MemoryError, StopIteration,
 )  # fmt: skip
-"""Exceptions that reading a malformed file may raise."""
+"""Exceptions that code may raise while it reads a malformed file."""
 
 
 @contextmanager
 def require_well_formed() -> Iterator[None]:
-    """Convert any error of the block into one sentence: `result.json` is not well formed."""
+    """Convert an exception of the block to a UsageError: `result.json` is not well formed."""
     try:
         yield
     except PARSING_ERRORS as error:
@@ -101,12 +108,12 @@ def require_well_formed() -> Iterator[None]:
 
 
 def malformed_error(why: str) -> UsageError:
-    """Create the error for a malformed `result.json`, with its reason."""
+    """Make the error for a malformed `result.json`; `why` is the reason."""
     return UsageError(f"result.json is not well formed: {why}.")
 
 
 def short_repr(value: object) -> str:
-    """Format a value for an error: one short line without control characters."""
+    """Format a value for an error message: one short line without control characters."""
     try:
         text = repr(value)
     except ValueError:  # a number of thousands of digits
@@ -116,19 +123,23 @@ def short_repr(value: object) -> str:
 
 
 def check_fields(document: Mapping[str, Any], form: Mapping[str, Any]) -> None:
-    """Refuse a document in which a field is missing or has another type than `form` requires.
+    """Refuse a document with a missing field, or a field of another type.
+
+    Args:
+        document: Parsed JSON.
+        form: Type of each required field, as in `RESULT_FIELDS`.
 
     Raises:
-        UsageError: It names the first such field.
+        UsageError: The message names the first such field.
     """
-    _check("", document, form)
+    _check_type("", document, form)
 
 
 def check_cell_table(score: Mapping[str, Any]) -> None:
-    """Refuse a score whose noisy confusion matrix is not a table of integers of the expected shape.
+    """Refuse a score whose noisy table of counts has another shape, or entries beyond the limit.
 
     Raises:
-        UsageError: It gives the reason.
+        UsageError: The message gives the reason.
     """
     if score.get("cells") is None:
         return
@@ -156,29 +167,31 @@ def check_cell_table(score: Mapping[str, Any]) -> None:
         )
     classes, width = widths[columns]
     if not 1 <= len(rows) == classes or any(len(row) != width for row in rows):
-        raise malformed_error(f"score.cells has not the shape of {columns}")
+        raise malformed_error(f"score.cells does not have the shape of {columns}")
     if any(abs(each) > MAX_COUNT for row in rows for each in row):
-        raise malformed_error("score.cells has a count beyond any test")
+        raise malformed_error(f"score.cells has a count above {MAX_COUNT:,}")
 
 
-def _check(where: str, value: Any, form: Any) -> None:
+def _check_type(where: str, value: Any, form: Any) -> None:
+    """Refuse a value at the path `where` whose type differs from `form`, recursively."""
     if isinstance(form, Mapping):
         _check_kind(where, value, TABLE)
         for name in value if "*" in form else form:
             inside = f"{where}.{name}" if where else name
             if name not in value:
                 raise malformed_error(f"{inside} is missing")
-            _check(inside, value[name], form["*"] if "*" in form else form[name])
+            _check_type(inside, value[name], form["*"] if "*" in form else form[name])
     elif isinstance(form, list):
         if not isinstance(value, list):
             raise malformed_error(f"{where} is {short_repr(value)}: expected a list")
         for place, each in enumerate(value):
-            _check(f"{where}[{place}]", each, form[0])
+            _check_type(f"{where}[{place}]", each, form[0])
     else:
         _check_kind(where, value, form)
 
 
 def _check_kind(where: str, value: Any, kind: str) -> None:
+    """Refuse a value at the path `where` that is not of a type such as `STRING`."""
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     fits = {
         STRING: isinstance(value, str),

@@ -1,8 +1,8 @@
-"""Base class of both run engines: the plan, everything needed to run it, and the test.
+"""Base class of both engines, which execute a plan: the plan, its resources, and the test.
 
 `search.engine` searches for a network, `features.engine` for a set of features. Each reads private
-records only inside `with ledger.charged(...)`, and keeps no state: every release is a function of
-the run's keys and of the records, so that a resumed run charges nothing twice.
+records only inside `with ledger.charged(...)`. Every release is a function of the run's keys and of
+the records, so a resumed run repeats a release exactly and charges nothing twice.
 
 Source: docs/rules.md, rules 1, 8, 10, 11 and 12.
 """
@@ -23,12 +23,12 @@ from pasearch.runs.keys import Keys
 from pasearch.runs.ledger import Ledger
 from pasearch.training.metrics import Metric, Score
 
-HELD_OUT = 0.2  # fraction of declared-public records that candidates are scored on
+HELD_OUT_FRACTION = 0.2  # fraction of declared-public records for scoring candidates
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
-    """A plan and everything needed to run it.
+    """A plan with the resources that its execution needs.
 
     Args:
         plan: Plan with calibrated noise and complete schema.
@@ -36,8 +36,8 @@ class Engine:
         ledger: Privacy ledger, opened with the plan's lines.
         keys: Secret randomness of the run.
         device: "cpu" or "cuda".
-        public: Declared-public records with the same schema: a feature selection chooses on them, a
-            search measures its validation queries on them. None: the private records are used.
+        public: Declared-public records with the same schema, for a feature selection or for the
+            validation queries of a search. None: these read the private records.
         progress: Receiver of progress reports.
         executor: Open execution backend for trainings that do not need this process.
     """
@@ -74,11 +74,11 @@ class Engine:
 
 
 def hold_out(records: int) -> tuple[np.ndarray, np.ndarray]:
-    """Split public records at random; equal numbers of records get the same split.
+    """Split public records at random; the split depends on their number alone.
 
     Returns:
-        Indices of the records to train on, and of those to score with.
+        Indices of the training records, and of the records for scoring.
     """
     order = np.random.default_rng(0).permutation(records)
-    held = max(1, round(HELD_OUT * len(order)))
+    held = max(1, round(HELD_OUT_FRACTION * len(order)))
     return order[held:], order[:held]

@@ -1,4 +1,4 @@
-"""Errors that a user can cause, each with the exit code of the command line."""
+"""Exceptions for errors that a user can cause, each with its exit code of the command line."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from pathlib import Path
 from pasearch.terminal_escaping import escape_text
 
 OPTION_REFERENCE = re.compile(r"`(\w+)=([^`]*)`")
-"""Reference to an option in a message, with its value if any, in Python form: `search_share=.2`."""
+"""Pattern of a reference to an option in a message, such as `search_share=.2` or `search_share=`.
+
+The command line replaces it by the flag."""
 
 
 def suggest_name(name: object, known: Iterable[str]) -> str:
@@ -34,27 +36,21 @@ def find_closest_name(name: object, known: Iterable[str]) -> str:
     """
     small, given = {each.lower(): each for each in map(str, known)}, str(name).lower()
     near = difflib.get_close_matches(given, list(small), n=1, cutoff=MIN_NAME_SIMILARITY)
-    near += [each for each in small if _is_swapped_or_prefix(each, given)]
+    # `difflib` finds neither `fnc` and `fcn` nor `batch-size` and `batch` similar enough.
+    for each in small:
+        short, long = sorted((each, given), key=len)
+        is_swapped = len(short) == len(long) and sorted(short) == sorted(long)
+        if is_swapped or (len(short) >= MIN_PREFIX_LENGTH and long.startswith(short)):
+            near.append(each)
     return small[near[0]] if near else ""
 
 
-def _is_swapped_or_prefix(one: str, other: str) -> bool:
-    """Check whether two names have the same letters, or one is a prefix of the other.
-
-    `difflib` finds neither `fnc` and `fcn` nor `batch-size` and `batch` similar enough.
-    """
-    if len(one) == len(other):
-        return sorted(one) == sorted(other)
-    short, long = sorted((one, other), key=len)
-    return len(short) >= MIN_PREFIX_LENGTH and long.startswith(short)
-
-
 MIN_NAME_SIMILARITY = 0.7
-"""Similarity (`difflib`, 0 to 1) from which a name counts as a typing error; `bogus`, `hours`:
-0.6."""
+"""Minimum similarity (`difflib`, 0 to 1) of a known name to a mistyped one.
 
-MIN_PREFIX_LENGTH = 3
-"""Number of letters from which a name counts as the prefix of another."""
+It is above .6, the similarity of the unrelated words `bogus` and `hours`."""
+
+MIN_PREFIX_LENGTH = 3  # minimum length of a name that is accepted as the prefix of another, letters
 
 
 def suggest_file(path: str | Path) -> str:
@@ -76,22 +72,23 @@ def suggest_file(path: str | Path) -> str:
 def describe_system_error(error: BaseException) -> str | None:
     """Describe an error of the operating system and its remedy, in one or two sentences.
 
-    No path is named: in a run's private folder even the name of a file may reveal something about
-    the records.
+    The description contains no path, because the name of a file in a run's private folder may
+    reveal something about the records.
 
     Args:
-        error: Exception; its causes are searched too.
+        error: Exception; the exceptions that caused it are examined too.
 
     Returns:
         The sentences, or None if the operating system is not the cause.
     """
     description, each = None, error
-    while description is None and each is not None:  # a library's error may have a system's cause
+    while description is None and each is not None:
         description, each = _describe_one_error(each), each.__cause__
     return description
 
 
 def _describe_one_error(error: BaseException) -> str | None:
+    """Describe an error of the operating system, without the exceptions that caused it."""
     text, kind = str(error).lower(), type(error).__name__
     number = error.errno if isinstance(error, OSError) else None
     if (
@@ -124,7 +121,7 @@ def _describe_one_error(error: BaseException) -> str | None:
 OUT_OF_MEMORY_MESSAGES = (
     "out of memory", "can't allocate memory", "cannot allocate memory", "not enough memory",
 )  # fmt: skip
-"""Messages by which torch and the operating system report insufficient memory."""
+"""Parts of messages by which torch and the operating system report insufficient memory."""
 
 DISK_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """Error numbers of a full disk or an exceeded quota."""
@@ -153,7 +150,7 @@ class PasearchError(Exception):
 
 
 class MachineError(PasearchError):
-    """Failure of the machine, such as a full disk or memory. No path and no value is named."""
+    """Failure of the machine, such as a full disk. The message contains no path and no value."""
 
 
 class UsageError(PasearchError):
@@ -177,7 +174,7 @@ class InterruptedRunError(PasearchError):
 
     Args:
         path: Folder of the run.
-        finish: Command that finishes it, if it is not `pasearch resume`.
+        finish: Command that finishes the run, if it is not `pasearch resume`.
     """
 
     exit_code = 130
@@ -185,7 +182,7 @@ class InterruptedRunError(PasearchError):
     def __init__(self, path: object, finish: str = ""):
         way = finish or f"`pasearch resume {path}`"
         super().__init__(
-            f"Interrupted. Finish the run with {way}; no result that was paid for is lost. Data, "
+            f"Interrupted. Finish the run with {way}; no result that was charged is lost. Data, "
             "versions and threads must be unchanged: with changed data the run cannot be resumed. "
             "The budget spent by this run is not refunded."
         )

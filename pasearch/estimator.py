@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 
-_EXACT_SCORE_REMEDY = "the run's own test score, in `result`, is noisy and paid for"
+_EXACT_SCORE_REMEDY = "the test score of the run, in `result`, is noisy and charged"
+"""End of the warning about a score on new records, which is exact."""
 
 
 class _TrainedEstimator(BaseEstimator):
@@ -108,7 +109,7 @@ class _TrainedEstimator(BaseEstimator):
         """Refuse to train again, because another training would need a budget.
 
         Raises:
-            UsageError: always.
+            UsageError: Always.
         """
         raise UsageError(
             "This model is already trained with differential privacy. To train another one, call "
@@ -124,13 +125,14 @@ class _TrainedEstimator(BaseEstimator):
                 For arrays: (rows, *shape) or (rows, n_features_in_). Or a file of either.
 
         Raises:
-            UsageError: a column is missing, or the records have another shape.
+            UsageError: A column is missing, or the records have another shape.
 
         Cost: none (post-processing). The predictions are as private as X.
         """
         return self.result.predict(self._reshape_records(X))
 
     def _reshape_records(self, X: Any) -> Any:
+        """Restore the shape of flattened array records; return others unchanged."""
         schema = self.schema
         if not isinstance(schema, Schema) or isinstance(X, (str, Path)):
             return X
@@ -138,7 +140,7 @@ class _TrainedEstimator(BaseEstimator):
         flat = cells.ndim == 2 and cells.shape[1] == math.prod(schema.shape)
         return cells.reshape(-1, *schema.shape) if flat else cells
 
-    def _true_values(self, X: Any, y: Any) -> Array:
+    def _get_true_values(self, X: Any, y: Any) -> Array:
         """Return the true values of new records, (rows,): `y`, or a data frame's target column."""
         name = getattr(getattr(self.schema, "target", None), "name", None)
         if y is None and name is not None and hasattr(X, "columns") and name in X.columns:
@@ -188,9 +190,9 @@ class TrainedClassifier(ClassifierMixin, _TrainedEstimator):
             sample_weight: Weight of each record, (rows,).
 
         Cost: nothing is charged and no noise is added. The score is as private as the records; the
-            first score of a process warns of that.
+            first call in a process warns of that.
         """
-        aims = self._true_values(X, y)
+        aims = self._get_true_values(X, y)
         warn_of_exact_score(_EXACT_SCORE_REMEDY, stacklevel=2)
         schema = self.schema
         if isinstance(schema, TableSchema) or isinstance((schema.labels or (0,))[0], str):
@@ -212,13 +214,13 @@ class TrainedRegressor(RegressorMixin, _TrainedEstimator):
             y: True values, (rows,). None: target column of the data frame X.
             sample_weight: Weight of each record, (rows,).
 
-        Cost: like that of `TrainedClassifier.score`.
+        Cost: nothing is charged and no noise is added. The score is as private as the records.
         """
         schema = self.schema
         reading = (
             schema.target.cell_format if isinstance(schema, TableSchema) else DEFAULT_CELL_FORMAT
         )
-        aims = convert_to_numbers(self._true_values(X, y), reading)
+        aims = convert_to_numbers(self._get_true_values(X, y), reading)
         warn_of_exact_score(_EXACT_SCORE_REMEDY, stacklevel=2)
         return float(r2_score(aims, self.predict(X), sample_weight=sample_weight))
 
@@ -236,7 +238,7 @@ def load(path: str | Path) -> TrainedClassifier | TrainedRegressor:
         nn.Module, or the linear model of a feature selection; `result` is that of `load_result`.
 
     Raises:
-        UsageError: there is no result, it has another version, or the model file was changed.
+        UsageError: There is no result, it has another version, or the model file was changed.
 
     Cost: none (post-processing of the released model).
 

@@ -1,12 +1,13 @@
-"""Importance of each column in a linear model: its coefficients, ranked.
+"""Importance of each column in a linear model: its largest effect on the prediction.
 
     reach of a column  =  max - min, over its values, of w . e(value)
 
-w are the weights of one output. For two classes, they are the second minus the first; for more, a
-class minus the mean of all, for the class with the largest reach. A number is evaluated at both
-ends of every bin, a category at every declared value. "Missing" and "other" are excluded, because
-their weight is pure noise if no record has them. The reach is in log-odds, or in the target's unit.
-It is post-processing of released weights and has no privacy cost.
+e(value) are the encoded features of a value, and w their weights in one contrast of outputs. For
+two classes the contrast is the second class minus the first. For more classes, the contrasts are
+each class minus the mean of all, and the one with the largest reach counts. A number is evaluated
+at both ends of every bin, a category at every declared value. "Missing" and "other" are excluded,
+because their weight is pure noise if no record has them. The reach is in log-odds, or in the
+target's unit. It is post-processing of released weights and has no privacy cost.
 
 Source: original to this project; docs/result.md, `effects`.
 """
@@ -31,17 +32,17 @@ Array = np.ndarray[Any, Any]
 MAX_LISTED_COLUMNS = 25  # maximum number of listed columns
 
 MAX_PROBED_FEATURES = 4096
-"""Maximum number of features of a network whose weights are found by probing it."""
+"""Maximum number of features of a network whose weights are computed from probes of it."""
 
-MAX_LISTED_VALUES = 3  # maximum number of values listed by name
+MAX_LISTED_VALUES = 3  # maximum number of values of a column that are listed by name
 
 EQUAL_EFFECT_TOLERANCE = 1e-6
-"""Difference of effects that counts as equal: fraction of the column's reach."""
+"""Maximum difference of two effects that count as equal, as a fraction of the column's reach."""
 
-PROBE_RECORDS = 8  # number of synthetic records at which a linear model must be affine
+PROBE_RECORDS = 8  # number of synthetic records at which a network is compared with an affine model
 
 AFFINE_TOLERANCE = 1e-3
-"""Largest deviation from an affine model, as a fraction of its outputs or of 1."""
+"""Maximum deviation of a network from an affine model, as a fraction of its outputs or of 1."""
 
 
 def rank_effects(schema: AnySchema, weights: Array) -> list[Values] | None:
@@ -49,18 +50,19 @@ def rank_effects(schema: AnySchema, weights: Array) -> list[Values] | None:
 
     Args:
         schema: Complete schema.
-        weights: Weights of an encoded record, shape (outputs, features).
+        weights: Weights of the features of an encoded record, (outputs, features).
 
     Returns:
-        One dictionary per column: `column`, `reach`, and `most` and `least`, the values of the
-        column with the highest and lowest prediction, for the class `towards` (None: regression).
+        One dictionary per column, the largest reach first: its name `column`; `reach`; `most` and
+        `least`, the values with the highest and the lowest prediction; and `towards`, the class
+        whose prediction they change (None for regression).
     """
     if not isinstance(schema, TableSchema) or weights.shape[1] != len(schema.names):
         return None
     classes: list[str] = []
     if not schema.regression:
         classes = [str(each) for each in schema.decode_class(np.arange(schema.outputs))]
-    # Weights whose effects are compared between the values of a column, (contrasts, features).
+    # Weights of each contrast, (contrasts, features).
     if len(classes) == len(weights) == 2:
         contrasts = weights[1:] - weights[:1]
     elif len(classes) > 2:
@@ -72,21 +74,32 @@ def rank_effects(schema: AnySchema, weights: Array) -> list[Values] | None:
     for column in schema.pieces:
         own = contrasts[:, place : place + column.width]
         place += column.width
-        if column.width and np.isfinite(own).all():
-            found.append(_column_effect(column, own, classes))
+        if not column.width or not np.isfinite(own).all():
+            continue
+        names, effects = _compute_value_effects(column, own)
+        reach = effects.max(axis=1) - effects.min(axis=1)
+        largest = int(reach.argmax())  # index of the contrast with the largest reach
+        effect, same = effects[largest], EQUAL_EFFECT_TOLERANCE * reach[largest]
+        found.append({
+            "column": column.name,
+            "reach": float(f"{reach[largest]:.4g}"),
+            "most": _describe_values(column, names, effect >= effect.max() - same),
+            "least": _describe_values(column, names, effect <= effect.min() + same),
+            "towards": classes[1 if len(own) == 1 else largest] if classes else None,
+        })  # fmt: skip
     ranked = sorted(found, key=lambda each: (-each["reach"], each["column"]))
     return [each for each in ranked[:MAX_LISTED_COLUMNS] if each["reach"] > 0]
 
 
 def rank_model_effects(document: Values, content: bytes) -> list[Values] | None:
-    """Rank the columns of a released model; None if it is not linear or has no columns.
+    """Rank the columns by their effect in a released model; None if it is not linear.
 
     Args:
         document: `result.json`.
         content: Content of the model file.
 
     Raises:
-        UsageError: the content is not that of a model file.
+        UsageError: The content is not that of a model file.
     """
     schema = restore_schema(document)
     if not isinstance(schema, TableSchema):
@@ -115,25 +128,8 @@ def _affine_weights(model: nn.Module, features: int) -> Array | None:
     return weights if gap <= AFFINE_TOLERANCE * max(1.0, np.abs(own).max()) else None
 
 
-def _column_effect(column: Column, own: Array, classes: list[str]) -> Values:
-    """Describe the reach of a column, for the contrast with the largest one."""
-    names, moved = _value_effects(column, own)
-    reach = moved.max(axis=1) - moved.min(axis=1)
-    place = int(reach.argmax())
-    effect, same = moved[place], EQUAL_EFFECT_TOLERANCE * reach[place]
-    towards = None
-    if classes:
-        towards = classes[1] if len(own) == 1 else classes[place]
-    return {
-        "column": column.name,
-        "reach": float(f"{reach[place]:.4g}"),
-        "most": _describe_values(column, names, effect >= effect.max() - same),
-        "least": _describe_values(column, names, effect <= effect.min() + same),
-        "towards": towards,
-    }
-
-
 def _describe_values(column: Column, names: list[str], among: Array) -> str:
+    """Describe the values of a column that a mask selects, in a short phrase."""
     there = list(dict.fromkeys(name for name, one in zip(names, among, strict=True) if one))
     rest = list(dict.fromkeys(name for name in names if name not in there))
     if len(there) == 1:
@@ -150,23 +146,23 @@ def _describe_values(column: Column, names: list[str], among: Array) -> str:
     return f"{', '.join(there[:MAX_LISTED_VALUES])} or {len(there) - MAX_LISTED_VALUES} more"
 
 
-def _value_effects(column: Column, own: Array) -> tuple[list[str], Array]:
-    """Return the possible values of a cell, and their effects, (contrasts, values)."""
+def _compute_value_effects(column: Column, own: Array) -> tuple[list[str], Array]:
+    """Return the names of a column's possible values, and their effects, (contrasts, values)."""
     names = column.feature_names()
     if column.kind == "number":
         edges = [0.0, *column.scaled_edges, 1.0]
         low, high = column.bounds or (0.0, 1.0)
         bins = own[:, 1:-1] if column.edges else np.zeros((len(own), 1))
-        said, moved = [], []
+        said, effects = [], []
         for place in range(len(edges) - 1):
             ends = [edges[place], edges[place + 1]]
             words = [f"{low + end * (high - low):.6g}" for end in ends]
-            # The name is the whole bin, because its upper edge belongs to the next one.
+            # Both ends are named after the bin, because its upper edge belongs to the next bin.
             said += [" to ".join(words)] * 2 if column.edges else words
-            moved += [own[:, 0] * end + bins[:, place] for end in ends]
-        return said, np.array(moved).T
+            effects += [own[:, 0] * end + bins[:, place] for end in ends]
+        return said, np.array(effects).T
     if column.kind == "category":
-        kept = len(names) - 2  # the last two are other and missing
+        kept = len(names) - 2  # the last two features are "other" and "missing"
         said = [name.partition(" = ")[2] for name in names[:kept]]
         return (said, own[:, :kept]) if kept else (["other"], own[:, :1])
     nothing = np.zeros((len(own), 1))

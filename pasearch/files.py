@@ -1,8 +1,8 @@
-"""Limits for reading files that a user or another program wrote.
+"""Reading of files that a user or another program wrote, within limits, and writing of new files.
 
-A file may be truncated, a folder, a device, gigabytes large, a number of a million digits, or
-brackets nested a hundred thousand deep. Every text file is read by `read_toml` or `read_json`,
-which refuse all of these with a `UsageError` that names the file.
+A path may name a folder or a device. A file may be truncated or gigabytes large, or contain a
+number of a million digits or brackets nested a hundred thousand deep. TOML and JSON files are read
+by `read_toml` and `read_json`, which refuse all of these with a `UsageError` that names the file.
 
 | limit | reason |
 |---|---|
@@ -25,15 +25,15 @@ from typing import Any
 
 from pasearch.errors import UsageError
 
-MAX_TOML_BYTES = 2**24
-MAX_JSON_BYTES = 2**25
-MAX_DEPTH = 100
-MAX_INTEGER = 2**64
-MAX_KEY_PARTS = 50
+MAX_TOML_BYTES = 2**24  # maximum size of a TOML file
+MAX_JSON_BYTES = 2**25  # maximum size of a JSON file
+MAX_DEPTH = 100  # maximum number of nested brackets
+MAX_INTEGER = 2**64  # maximum absolute value of an integer
+MAX_KEY_PARTS = 50  # maximum number of parts of a dotted key in TOML
 
-_STRING = re.compile(r'"(?:[^"\\\n]|\\.)*+"?|' + r"'[^'\n]*+'?")
+_STRING_PATTERN = re.compile(r'"(?:[^"\\\n]|\\.)*+"?|' + r"'[^'\n]*+'?")
 _KEY_PART = r'(?:[\w-]++|"")'
-_LONG_KEY = re.compile(
+_LONG_KEY_PATTERN = re.compile(
     rf"(?<![\w\"-]){_KEY_PART}(?:[ \t]*+\.[ \t]*+{_KEY_PART}){{{MAX_KEY_PARTS}}}"
 )
 
@@ -51,7 +51,7 @@ def read_bytes(path: str | os.PathLike[str], what: str, *, most: int, follow: bo
         UsageError: The file is missing, a folder, a device, a broken or forbidden link, not
             readable or too large.
     """
-    # A pipe that nobody writes to would block the opening.
+    # Without O_NONBLOCK, opening a pipe would wait for somebody who writes to it.
     flags = os.O_RDONLY | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW)
     try:
         with os.fdopen(os.open(path, flags), "rb") as file:
@@ -80,7 +80,7 @@ def read_toml(path: str | os.PathLike[str], what: str = "a TOML file") -> dict[s
     content = read_bytes(path, what, most=MAX_TOML_BYTES)
     try:
         text = _decode_utf8(content)
-        if _LONG_KEY.search(_STRING.sub('""', text)):
+        if _LONG_KEY_PATTERN.search(_STRING_PATTERN.sub('""', text)):
             raise ValueError(f"a key has more than {MAX_KEY_PARTS} parts")
         return _check_limits(tomllib.loads(text))
     except (ValueError, RecursionError) as error:
@@ -90,7 +90,7 @@ def read_toml(path: str | os.PathLike[str], what: str = "a TOML file") -> dict[s
 def read_json(
     path: str | os.PathLike[str], what: str = "a JSON file", *, follow: bool = True
 ) -> Any:
-    """Read a JSON file; NaN and infinities are accepted in Python's form.
+    """Read a JSON file; NaN, Infinity and -Infinity are accepted as numbers.
 
     Args:
         path: The file.
@@ -125,14 +125,14 @@ def parse_json(content: str | bytes, where: str, what: str = "JSON") -> Any:
 
 
 def write_new_file(path: str | os.PathLike[str], content: str | bytes) -> None:
-    """Write a new file with mode 0600, whole or not at all; existing files and links are refused.
+    """Write a new file with mode 0600, completely or not at all.
 
     Args:
         path: Path of the file.
         content: Content; file names in it that are not UTF-8 are written as the system has them.
 
     Raises:
-        UsageError: The path exists or cannot be created.
+        UsageError: The path exists, also as a link, or cannot be created.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
     created = False
@@ -156,7 +156,7 @@ def check_memory(what: str, needed: int, advice: str) -> None:
 
     Args:
         what: Name of the computation for the message.
-        needed: Bytes, computed from public numbers only.
+        needed: Needed memory in bytes, computed from public numbers only.
         advice: Remedy for the user.
 
     Raises:
@@ -171,6 +171,7 @@ def check_memory(what: str, needed: int, advice: str) -> None:
 
 
 def _decode_utf8(content: bytes) -> str:
+    """Decode UTF-8 with or without a byte order mark."""
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError:
@@ -178,6 +179,7 @@ def _decode_utf8(content: bytes) -> str:
 
 
 def _check_limits(value: Any) -> Any:
+    """Return a parsed value; refuse brackets that are nested too deep, and large integers."""
     level, depth = [value], 0
     while level:
         depth += 1
@@ -198,6 +200,7 @@ def _check_limits(value: Any) -> Any:
 def _parse_error(
     path: str | os.PathLike[str], kind: str, error: Exception, what: str
 ) -> UsageError:
+    """Make the error for a file that cannot be parsed."""
     reason = str(error)
     if isinstance(error, RecursionError):
         reason = f"brackets more than {MAX_DEPTH} deep"
@@ -207,7 +210,7 @@ def _parse_error(
 
 
 def check_uncompressed(weights: bytes) -> None:
-    """Refuse a zip archive with compressed or oversized members; a ValueError."""
+    """Refuse a zip archive that would grow when it is unpacked, by a ValueError."""
     with zipfile.ZipFile(io.BytesIO(weights)) as archive:
         members = archive.infolist()
     if any(each.compress_type != zipfile.ZIP_STORED for each in members):

@@ -1,7 +1,7 @@
 """Figures and HTML of plans, results and reports for a notebook.
 
-Plans and results may not import the report or the displays, which are higher layers. The package's
-`__init__` registers functions that load these two.
+Plans and results may not import `pasearch.report` and `pasearch.displays`, which are higher layers.
+The `__init__` of the package registers functions that import these two on first use.
 
 Source: docs/python.md, "In a notebook".
 """
@@ -25,7 +25,7 @@ FIGURES = {
     "schedule": ("ScheduleDisplay", "from_result"),
     "crossover": ("CrossoverDisplay", "from_report"),
 }
-"""Figure kinds: display class and the class method that creates it."""
+"""Display class of each kind of figure, and its class method that creates the display."""
 
 
 def plot_figure(given: Any, kinds: Sequence[str], kind: str | None, ax: Any, **options: Any) -> Any:
@@ -33,13 +33,13 @@ def plot_figure(given: Any, kinds: Sequence[str], kind: str | None, ax: Any, **o
 
     Args:
         given: Plan, result or report.
-        kinds: Figure kinds that it supports; the first is the default.
+        kinds: Kinds of figures that exist for it; the first is the default.
         kind: Requested kind; None selects the default.
         ax: Axes to draw on; None creates a figure.
         options: Keyword arguments of the display's `plot`.
 
     Raises:
-        UsageError: The kind is not supported, or matplotlib is not installed.
+        UsageError: The kind is not in `kinds`, or matplotlib is not installed.
     """
     if kind is not None and kind not in kinds:
         raise UsageError(f"kind is {kind!r}: expected one of {', '.join(kinds)}.")

@@ -9,9 +9,10 @@
     classification   outputs `label`, (rows,), and `probabilities`, (rows, classes)
     regression       output `prediction`, (rows,), in the target's units
 
-An output with the name of a column gets an underscore. torch exports preprocessing and network. The
-encoding of a table consists of standard operators that equal `data.column`. Text columns cannot be
-exported. The metadata of the file contains the schema as JSON.
+If a column has the name of an output, the output gets an underscore at its end. torch exports
+preprocessing and network. The encoding of a table is built from standard operators and equals that
+of `data.column`. Text columns cannot be exported. The metadata of the file contains the schema as
+JSON.
 
 Cost: none (post-processing of the released model).
 
@@ -47,12 +48,11 @@ from pasearch.files import write_new_file
 from pasearch.spaces.modules import Rescale
 from pasearch.terminal_escaping import escape_text
 
-OPSET = 20
-ML_OPSET = 4
-"""Versions of the operators of ai.onnx and ai.onnx.ml, of early 2024."""
+OPSET = 20  # version of the standard operators (ai.onnx), of early 2024
+ML_OPSET = 4  # version of the operators for machine learning (ai.onnx.ml)
 
 ROW_DIMENSION = "rows"
-"""Name of the number of records in a file, which is a free dimension."""
+"""Name of the first dimension of inputs and outputs, the number of records, which is free."""
 
 ENCODED_INPUT = "encoded"
 """Name of the input of encoded rows, float, (rows, features)."""
@@ -67,11 +67,11 @@ def write_onnx(
         path: Path of a new file.
         schema: Complete schema.
         model: nn.Module of encoded records, or the linear model of a feature selection.
-        about: Further metadata.
+        about: Further metadata of the file, besides the schema.
         encoded: Whether the input of a table is its encoded rows instead of its columns.
 
     Raises:
-        UsageError: the file exists, onnx is not installed, or ONNX cannot express a part of the
+        UsageError: The file exists, onnx is not installed, or ONNX cannot express a part of the
             model; nothing was written.
     """
     path = Path(path)
@@ -86,7 +86,7 @@ def write_onnx(
             "ONNX export requires the packages onnx and onnxscript: pip install 'pasearch[onnx]'."
         ) from None
     table = isinstance(schema, TableSchema)
-    # Before the export, so that a column without operators is refused at once.
+    # Built before the slow export, so that a column without operators is refused at once.
     before = build_encoding_graph(schema) if table and not encoded else None
     module = _assemble_module(schema, model)
     graph = _export_module(module, schema.shape, ENCODED_INPUT if table else "x", table=table)
@@ -99,6 +99,7 @@ def write_onnx(
 
 
 def _assemble_module(schema: AnySchema, model: Any) -> nn.Module:
+    """Make the module from records (arrays: in original units) to probabilities or predictions."""
     parts: list[nn.Module] = []
     if isinstance(schema, Schema):
         parts.append(_RecordScaler(require_known(schema.low), require_known(schema.high)))
@@ -122,7 +123,7 @@ def _assemble_module(schema: AnySchema, model: Any) -> nn.Module:
 
 
 class _RecordScaler(Rescale):
-    """Scaling of records in the original units; a non-finite record becomes 0, as in training."""
+    """Scaling of records to [0, 1]; a record with a non-finite value becomes 0, as in training."""
 
     def forward(self, x: Tensor) -> Tensor:
         finite = torch.isfinite(x).flatten(1).all(dim=1).view(-1, *[1] * (x.ndim - 1))
@@ -130,7 +131,7 @@ class _RecordScaler(Rescale):
 
 
 class _NumberDecoder(nn.Module):
-    """Prediction, (rows,), in the target's units and within its bounds."""
+    """Conversion of scaled predictions, (rows, 1), to the target's units and bounds, (rows,)."""
 
     def __init__(self, schema: AnySchema):
         super().__init__()
@@ -142,14 +143,15 @@ class _NumberDecoder(nn.Module):
 
 
 class _OneVsRestProbabilities(nn.Module):
-    """Probabilities of one-versus-rest classifiers."""
+    """Conversion of the scores of one-versus-rest classifiers to probabilities."""
 
     def forward(self, scores: Tensor) -> Tensor:
-        each = torch.sigmoid(scores).clamp(min=1e-30)  # a sum above 0
+        each = torch.sigmoid(scores).clamp(min=1e-30)  # avoids a division by 0
         return each / each.sum(dim=1, keepdim=True)
 
 
 def _replace_blocked_parts(module: nn.Module) -> nn.Module:
+    """Replace feature extractors that torch cannot export by equivalent modules."""
 
     def scatter(own: Scattering, records: Tensor) -> Tensor:
         images = records.reshape(-1, *own.shape[-2:])
@@ -179,7 +181,11 @@ class _ReplacedModule(nn.Module):
 
 
 class _PairsModule(nn.Module):
-    """Standardised features and pairwise products, from piecewise-linear functions."""
+    """Equivalent of `CentredPairs` that torch can export: features and their pairwise products.
+
+    Each factor of a product is a piecewise-linear function of a feature. It is computed as a sum of
+    clipped linear pieces.
+    """
 
     start: Tensor
     widths: Tensor
@@ -197,20 +203,21 @@ class _PairsModule(nn.Module):
         own = self.own
         along = (x[:, own.feature][:, :, None] - self.start).clamp(min=0.0)
         bent = (torch.minimum(along, self.widths) * self.slopes).sum(dim=2)
-        told = torch.where(own.missing >= 0, 1.0 - x[:, own.missing.clamp(min=0)], 1.0)
-        parts = (own.heights[:, 0] + bent - own.mean) * told
+        present = torch.where(own.missing >= 0, 1.0 - x[:, own.missing.clamp(min=0)], 1.0)
+        parts = (own.heights[:, 0] + bent - own.mean) * present
         products = parts[:, own.first] * parts[:, own.second] * own.weight
         return torch.cat([(x - own.shift) * own.scale, products], dim=1)
 
 
 def _export_module(module: nn.Module, shape: tuple[int, ...], name: str, *, table: bool) -> Any:
+    """Export a module by torch, and return it as an ONNX model with the input `name`."""
     example = torch.zeros(2, *shape, dtype=torch.float32 if table else torch.float64)
     op: Any = getattr(import_module("onnxscript"), f"opset{OPSET}")
 
     def hypot(a: Any, b: Any) -> Any:
         return op.Sqrt(op.Add(op.Mul(a, a), op.Mul(b, b)))
 
-    # Translation of operations that torch's exporter does not know.
+    # Translations for operations that torch's exporter does not know.
     more = {torch.ops.aten.hypot.default: hypot, torch.ops.prims.hypot.default: hypot}
     try:
         with _silence_exporter(), torch.no_grad():
@@ -231,6 +238,7 @@ def _export_module(module: nn.Module, shape: tuple[int, ...], name: str, *, tabl
 
 
 def _export_error(why: str) -> UsageError:
+    """Make the error for a model that ONNX cannot express."""
     return UsageError(
         f"ONNX cannot express a part of this model ({escape_text(why)[:200]}): use `predict`, or "
         "search a space with standard layers and feature extractors, such as raw or pca."
@@ -239,6 +247,7 @@ def _export_error(why: str) -> UsageError:
 
 @contextlib.contextmanager
 def _silence_exporter() -> Iterator[None]:
+    """Suppress the warnings and log messages of torch's exporter."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
@@ -250,19 +259,20 @@ def _silence_exporter() -> Iterator[None]:
 
 
 def _finish_model(onnx: Any, model: Any, schema: AnySchema, about: dict[str, str]) -> None:
+    """Name the outputs of an ONNX model, add class labels and metadata, and check the model."""
     graph, taken = model.graph, {each.name for each in model.graph.input}
 
-    def free(name: str) -> str:
+    def make_unused_name(name: str) -> str:
         while name in taken:
             name += "_"
         return name
 
     found = graph.output[0].name
-    name = free("prediction" if schema.regression else "probabilities")
+    name = make_unused_name("prediction" if schema.regression else "probabilities")
     graph.node.append(onnx.helper.make_node("Identity", [found], [name]))
     graph.output[0].name = name
     if not schema.regression:
-        label = free("label")
+        label = make_unused_name("label")
         classes = schema.decode_class(np.arange(schema.outputs))
         names = [str(each).encode() for each in classes] if classes.dtype.kind == "U" else classes
         types = {"U": "STRING", "f": "DOUBLE", "b": "BOOL"}
@@ -285,7 +295,7 @@ def build_encoding_graph(schema: TableSchema) -> Any:
         schema: Complete schema.
 
     Raises:
-        UsageError: standard operators cannot encode a column.
+        UsageError: Standard operators cannot encode a column.
     """
     helper, graph = import_module("onnx.helper"), _GraphBuilder()
     parts = []
@@ -302,22 +312,20 @@ def build_encoding_graph(schema: TableSchema) -> Any:
     output = helper.make_tensor_value_info(ENCODED_INPUT, FLOAT, [ROW_DIMENSION, *schema.shape])
     made = helper.make_graph(graph.nodes, "pasearch", graph.inputs, [output], graph.constants)
     opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid("ai.onnx.ml", ML_OPSET)]
-    return helper.make_model(made, opset_imports=opsets, ir_version=IR)
+    return helper.make_model(made, opset_imports=opsets, ir_version=IR_VERSION)
 
 
-FLOAT = 1
+FLOAT = 1  # element types of ONNX tensors, as in onnx.TensorProto
 INT64 = 7
 STRING = 8
 BOOL = 9
 DOUBLE = 11
-"""Element types of ONNX tensors (onnx.TensorProto)."""
 
-IR = 10
-"""Version of the ONNX file format."""
+IR_VERSION = 10  # version of the ONNX file format
 
 
 class _GraphBuilder:
-    """Builder of a graph: its nodes, constants and inputs."""
+    """Builder of an ONNX graph: its nodes, constants and inputs."""
 
     def __init__(self) -> None:
         self.helper = import_module("onnx.helper")
@@ -326,7 +334,7 @@ class _GraphBuilder:
         self.inputs: list[Any] = []
 
     def add(self, kind: str, inputs: list[str], output: str, **more: Any) -> str:
-        """Add a node, and return the name of its output."""
+        """Add a node with the operator `kind`, and return the name of its output."""
         self.nodes.append(self.helper.make_node(kind, inputs, [output], **more))
         return output
 
@@ -344,11 +352,12 @@ class _GraphBuilder:
 
 
 def _write_number(graph: _GraphBuilder, column: Column, own: str) -> list[str]:
+    """Add the encoding of a numeric column; return the names of its outputs, (rows, k) each."""
     low, high = require_known(column.bounds)
     given = graph.input(column.name, DOUBLE)
     bounds = [graph.constant(f"{own}/{n}", v, DOUBLE) for n, v in (("low", low), ("high", high))]
     one = graph.constant(f"{own}/axis", [1], INT64)
-    # inf - inf is NaN, so that this finds every non-finite number.
+    # x - x is NaN for infinities and NaN, and 0 for all other numbers.
     apart = graph.add("Sub", [given, given], f"{own}/apart")
     missing = graph.add("IsNaN", [apart], f"{own}/not finite")
     if markers := column.cell_format.missing_numbers:
@@ -374,7 +383,7 @@ def _write_number(graph: _GraphBuilder, column: Column, own: str) -> list[str]:
         beyond = graph.add("Cast", [beyond], f"{own}/beyond float", to=FLOAT)
         known = graph.add("Cast", [graph.add("Not", [gone], f"{own}/not gone")],
                           f"{own}/known", to=FLOAT)  # fmt: skip
-        # A number is in bin k if it is beyond exactly k edges: difference of neighbours.
+        # A number is in bin k if exactly k edges are at most as large: difference of neighbours.
         nothing = graph.add("Mul", [known, graph.constant(f"{own}/0", 0.0, FLOAT)], f"{own}/none")
         beyond = graph.add("Mul", [beyond, known], f"{own}/beyond known")
         upper = graph.add("Concat", [beyond, nothing], f"{own}/upper", axis=1)
@@ -384,6 +393,7 @@ def _write_number(graph: _GraphBuilder, column: Column, own: str) -> list[str]:
 
 
 def _write_category(graph: _GraphBuilder, column: Column, own: str) -> list[str]:
+    """Add the one-hot encoding of a category; return the name of its output in a list."""
     names = require_known(column.categories)
     if column.case is False:
         raise UsageError(
@@ -410,11 +420,13 @@ MAX_TRAILING_ZEROS = 4
 """Number of decimal places of a number that is a category, such as 2.0000."""
 
 SURROUNDING_SPACES = (("", ""), (" ", ""), ("", " "), (" ", " "))
-"""Spaces around a string that are ignored: at most one per side; no operator strips them."""
+"""Spaces around a category that the exported model ignores: at most one on each side.
+
+ONNX has no operator that removes them."""
 
 
 def _list_spellings(column: Column, text: str) -> list[str]:
-    """List the common spellings of a category, because a graph compares strings."""
+    """List the spellings of a category that the exported model recognises."""
     key = column.comparison_key(text)
     whole, _, decimals = key.partition(".")
     padded = (
@@ -431,4 +443,4 @@ COLUMN_WRITERS: dict[str, Callable[[_GraphBuilder, Column, str], list[str]]] = {
     "category": _write_category,
     "ignore": lambda graph, column, own: [],
 }
-"""Encoder of a column by its kind."""
+"""Function that adds the encoding of a column to a graph, by the kind of the column."""

@@ -1,6 +1,6 @@
-"""Warnings and refusals of a plan before it runs.
+"""Warnings about a plan, and reasons to refuse it, before it runs.
 
-Everything is computed from public numbers, so it costs nothing.
+Everything is computed from public numbers, so it has no privacy cost.
 """
 
 from __future__ import annotations
@@ -19,34 +19,36 @@ from pasearch.data.tables import AnySchema
 from pasearch.training.metrics import Metric, ScoreNoise
 
 MAX_CATEGORY_SHARE = 0.1
-"""Fraction of the records that an estimated category may need before the plan warns."""
+"""Maximum frequency that a category needs to be found by private estimation, without a warning.
+
+It is a fraction of the records."""
 
 INTERVAL_DEVIATIONS = 3.92
-"""Width of a 95 % confidence interval in standard deviations. If the interval covers more than half
-of all values, the plan warns that the score will be unknown."""
+"""Width of a 95 % confidence interval, in standard deviations."""
 
 NOISE_PHRASE = "is below the noise level at this budget"
-"""Text that marks the warning about a gradient sum below the noise level."""
+"""Phrase by which other modules recognise the warning about a signal below the noise level."""
 
 MIN_CLASS_PROBABILITY = 0.1
-"""Minimum probability of finding one of two equal classes; a run below it is refused. Both classes
-are then found with probability at most 1 %."""
+"""Minimum probability of finding one of two equally frequent classes by private estimation.
+
+A run with a smaller one is refused, because it would find both classes in at most 1 % of runs."""
 
 MIN_SIGNAL = 5.0
-"""Minimum signal-to-noise ratio per class (training records times mu); below it, accuracy is near
-chance."""
+"""Minimum signal-to-noise ratio per class, below which accuracy is near chance.
+
+The ratio is mu (Gaussian DP) times the number of training records, divided by the classes."""
 
 MIN_GOOD_SIGNAL = 20.0
-"""Signal-to-noise ratio per class below which noise costs a model much of its accuracy."""
+"""Minimum signal-to-noise ratio per class, below which noise reduces the accuracy much."""
 
-MIN_CLASSES = 2
-"""Number of classes that an undeclared target has at least, if a model is to predict it."""
+MIN_CLASSES = 2  # minimum number of classes of a target
 
 
 def find_estimation_failures(
     estimate: SchemaEstimate | None, classes: SchemaEstimate | None, split: Split, schema: AnySchema
 ) -> list[str]:
-    """Return the reasons, in public numbers, why the undeclared schema cannot be estimated.
+    """Return the reasons why the undeclared schema cannot be estimated from the records.
 
     Args:
         estimate: Estimation of undeclared columns and bounds; None if nothing is estimated.
@@ -65,7 +67,7 @@ def find_estimation_failures(
             "schema (`schema=`; `pasearch check` proposes one), raise `epsilon=`, or add records."
         )
     if isinstance(schema, Schema):
-        return found  # two classes are the least that are counted of arrays
+        return found  # arrays always get two classes or more
     if (
         classes is not None
         and classes.category_mechanism.compute_detectable_count(MIN_CLASS_PROBABILITY)
@@ -80,11 +82,11 @@ def find_estimation_failures(
 
 
 def find_signal_failures(signal: float | None, schema: AnySchema, epsilon: float) -> list[str]:
-    """Return the reason, in public numbers, why accuracy would be near chance; empty otherwise.
+    """Return the reason why accuracy would be near chance, in a list; empty if it would not be.
 
     Args:
-        signal: Signal-to-noise ratio of the released model's training, over all outputs; None if
-            nothing is trained.
+        signal: Signal-to-noise ratio of the released model's training, summed over all outputs;
+            None if nothing is trained.
         schema: Declared schema of the data.
         epsilon: Total epsilon of the run.
     """
@@ -111,7 +113,7 @@ def warn_of_undeclared_task(schema: AnySchema) -> list[str]:
 
 
 def warn_of_identifiers(schema: AnySchema, assumed: tuple[str, ...] = ()) -> list[str]:
-    """Warn of undeclared columns whose public names look like identifiers."""
+    """Warn of undeclared columns with names that look like identifiers, such as "id"."""
     columns = getattr(schema, "columns", ())
     open_ = [each.name for each in columns if each.kind is None or each.name in assumed]
     named = [name for name in open_ if IDENTIFIER_NAME_PATTERN.search(name)]
@@ -128,7 +130,7 @@ def warn_of_identifiers(schema: AnySchema, assumed: tuple[str, ...] = ()) -> lis
 
 
 def warn_of_auc_classes(metric: str | None, schema: AnySchema) -> list[str]:
-    """Warn if the classes are undeclared and the metric is defined for two classes."""
+    """Warn if the metric requires two classes, but the classes are undeclared."""
     if metric != "auc" or schema.outputs:
         return []
     return [

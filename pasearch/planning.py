@@ -2,14 +2,19 @@
 
     total epsilon = max over partitions of the composed epsilon of that partition's lines <= budget
 
-A plan is a list of lines (a release, its partition, its event). Each noise parameter is calibrated
-to the budget that is left in its partition, and rounded to the private side. The first line is the
-private estimation of an undeclared schema (at most three quarters of the epsilon of `validation`,
-or of `test`; for a class list a quarter of the epsilon of `train`). Then feature extractors are
-fitted (a tenth of the epsilon each, on the partition of the trials). `search.plan` and
-`features.plan` add their own lines. The test score uses the remaining budget of `test`.
+A plan is a list of lines. Each line states a release, the partition of the records that it reads,
+and its privacy event. Each noise parameter is calibrated to the budget that is left in the
+partition. Rounding always increases the noise. The order of the lines is:
 
-All inputs are public numbers: n, shapes, the space, the strategy.
+| line | partition | largest fraction of epsilon |
+|---|---|---|
+| private estimation of undeclared columns | `validation`, else `test` | .75 |
+| private estimation of an undeclared class list | `train` | .25 |
+| fit of each feature extractor | that of the trials | .1 |
+| lines of `search.plan` or `features.plan` | any | the rest |
+| test score | `test` | the rest |
+
+All inputs are public: n, shapes, the search space, the strategy.
 
 Source: docs/rules.md, rules 1 and 4. Proof: docs/guarantees/composition-and-partitions.md.
 """
@@ -54,38 +59,42 @@ if TYPE_CHECKING:
 
 
 ESTIMATE_SHARE = 0.75
-"""Fraction of epsilon for an undeclared schema, in the partition that it is estimated from."""
+"""Fraction of epsilon for the estimation of undeclared columns, in the partition that it reads."""
 
-ESTIMATE_DELTA = 0.1  # fraction of delta for categories that only one record may have
+ESTIMATE_DELTA = 0.1
+"""Fraction of delta for the estimation: the probability of releasing a category of one record."""
 
 CLASSES_LINE = "classes"
-"""Name of the line that the estimation of an undeclared class list is charged to."""
+"""Name of the line for the estimation of an undeclared class list."""
 
 MAX_CLASS_SHARE = 0.25
-"""Largest fraction of epsilon for the class list, on the training records. The training loses at
-most 5 % of its signal, because squares of signals add up."""
+"""Largest fraction of epsilon for the estimation of the class list, on the training records.
+
+The signal-to-noise ratio of the training decreases by at most 5 %, as squared ratios add up."""
 
 LEDGER_ESTIMATE_DELTA = 1e-3
-"""Fraction of delta for such categories in a shared ledger, whose delta covers all its runs."""
+"""Value of `ESTIMATE_DELTA` for a run with a shared ledger, whose delta covers many runs."""
 
 FRONT_END_SHARE = 0.1
 """Fraction of epsilon for the fit of one feature extractor, in the partition that it reads."""
 
-TEST_LINE = "test accuracy"  # name of the line that the test of the released model is charged to
+TEST_LINE = "test accuracy"  # name of the line for the test score of the released model
 
 FALSE_POSITIVE_RATES = (0.01, 0.1)
 """False-positive rates at which the membership inference bound is reported."""
 
 MU_RANGE = (1e-4, 50.0)
-"""Range of mu (Gaussian DP) of a training, from almost only noise to almost none."""
+"""Range of the parameter mu (Gaussian DP) of a training; a small mu means much noise."""
 
 SIGMA_RANGE = (0.05, 1e6)
-"""Range of the noise multiplier of a feature extractor's fit, or of an estimate."""
+"""Range of the noise multiplier of the fit of a feature extractor, or of an estimation."""
 
 SCORE_RANGE = (1e-5, 50.0)  # range of the epsilon of one score
 
 ADJACENCY = "zero-out (the record is replaced by a null record; n is public)"
-UNIT = "one record"
+"""Adjacency relation of every guarantee, as documents state it."""
+
+UNIT = "one record"  # unit of privacy of every guarantee, as documents state it
 
 SELECTION_RULES = {
     "none": "nothing is compared",
@@ -96,7 +105,7 @@ SELECTION_RULES = {
     "bound of Papernot and Steinke 2022",
     "not private": "the search reads data that the user declared public",
 }
-"""Rules for choosing a winner, each with its privacy cost."""
+"""Rules for selecting a winner, each with a description of its privacy cost."""
 
 
 def check_selection_rule(kind: type) -> None:
@@ -129,9 +138,9 @@ class PlanTerms:
         public: Whether the user declared the data public.
         budget: Total epsilon and delta; delta None: the default for n.
         split: Sizes of the partitions.
-        most: Largest number of categories that is estimated for an undeclared column.
-        assumed_public: Names of items read from the records without a charge, at the user's wish.
-        leak_share: Fraction of delta for categories that only one record may have.
+        most: Maximum number of categories that are estimated for an undeclared column.
+        assumed_public: Names of items that the user allowed to read from the records uncharged.
+        leak_share: Fraction of delta for the estimation of categories (`ESTIMATE_DELTA`).
         metric: Name of the metric, one of `METRICS`; None: the default for the target.
         notes: Public remarks on the data's source, shown in the plan.
         type_failures: Reasons why the type of the target's column makes every run fail.
@@ -151,11 +160,11 @@ class PlanTerms:
 
     @property
     def score_metric(self) -> Metric:
-        """By what models are scored."""
+        """Metric by which models are scored."""
         return find_metric(self.metric, regression=self.schema.regression, outputs=None)
 
     def resolved(self) -> PlanTerms:
-        """Resolve the default delta and the metric.
+        """Return these terms with a known delta and the full name of the metric.
 
         Raises:
             UsageError: The metric does not fit the target.
@@ -166,7 +175,7 @@ class PlanTerms:
         return replace(self, budget=self.budget.resolve(self.split.n), metric=metric)
 
     def basis_json(self) -> dict[str, Any]:
-        """Return the inputs that no other field of a result has, as plain values."""
+        """Return plain values of the inputs that `result.json` states nowhere else."""
         return {
             "declared": self.schema.to_json(),
             "most_categories": self.most,
@@ -200,17 +209,17 @@ class PlanTerms:
 
 @dataclass(frozen=True, kw_only=True)
 class CalibratedPlan(PlanTerms):
-    """Calibrated plan of any task, with the quantities that follow from its lines.
+    """Calibrated plan of any task, with the privacy cost of its lines.
 
     Args:
         lines: All releases that will be charged.
-        schema_estimate: Estimation of the undeclared schema; None if nothing is undeclared.
+        schema_estimate: Estimation of undeclared columns; None if nothing is undeclared.
         class_estimate: Estimation of an undeclared class list from the training records; None if
             the classes are declared, or are an item of `schema_estimate`.
-        auto: Choice of `auto` with its reason; None if the user chose.
+        auto: Automatic choice of the strategy with its reason; None if the user named one.
         warnings: Warnings to show before the run.
-        basis: Inputs of the calibration that no other field of a result has, as plain values.
-            `verification` makes the plan again from them.
+        basis: Plain values of the inputs that `result.json` states nowhere else. `verification`
+            reconstructs the plan from them.
         searched_on: Name of the declared-public data that was searched, if any.
         validated_on: Name of the public data of the validation queries, if any.
     """
@@ -231,9 +240,10 @@ class CalibratedPlan(PlanTerms):
 
     @property
     def signal(self) -> float | None:
-        """Signal-to-noise ratio of the released model's training, over all outputs.
+        """Signal-to-noise ratio of the released model's training, summed over all outputs.
 
-        It is the number of training records times mu. None if nothing is trained with privacy.
+        It is the number of training records times mu (Gaussian DP). None if nothing is trained with
+        privacy.
         """
         return None
 
@@ -241,7 +251,7 @@ class CalibratedPlan(PlanTerms):
     def refusals(self) -> tuple[str, ...]:
         """Reasons why a run of this plan is certain to fail; empty for public data.
 
-        They follow from public facts: number of records, schema, column types and budget.
+        The reasons depend on public facts: number of records, schema, column types and budget.
         """
         if self.public:
             return ()
@@ -255,12 +265,12 @@ class CalibratedPlan(PlanTerms):
 
     @property
     def parts(self) -> tuple[Any, ...]:
-        """Components of the plan, including the feature extractors of candidates."""
+        """Components of the plan, among which extensions from other packages are searched."""
         return (self,)
 
     @property
     def delta(self) -> float:
-        """The resolved delta."""
+        """Total delta of the run."""
         assert self.budget.delta is not None
         return self.budget.delta
 
@@ -271,17 +281,17 @@ class CalibratedPlan(PlanTerms):
 
     @cached_property
     def attack(self) -> list[list[float]] | None:
-        """Membership inference bound: (false-positive rate, largest true-positive rate) pairs.
+        """Membership inference bound: pairs (false-positive rate, maximum true-positive rate).
 
         None if no accountant gives a bound.
         """
         from pasearch.accounting.attack import max_true_positive_rate
         from pasearch.accounting.renyi import UnsupportedEvent
 
-        together = events_by_partition(self.lines)
+        events = events_by_partition(self.lines)
         try:
             return [
-                [alpha, round(max_true_positive_rate(together, alpha), 6)]
+                [alpha, round(max_true_positive_rate(events, alpha), 6)]
                 for alpha in FALSE_POSITIVE_RATES
             ]
         except UnsupportedEvent:
@@ -289,10 +299,10 @@ class CalibratedPlan(PlanTerms):
 
     @cached_property
     def two_runs(self) -> dict[str, float] | None:
-        """Epsilon and delta of a shared ledger that fits this run twice; None without a bound.
+        """Total budget of a shared ledger for this run and another one like it.
 
-        In a shared ledger a smaller fraction of delta goes to privately estimated categories, so
-        the second run differs from this one.
+        The keys are `epsilon` and `delta`. None if no accountant bounds both runs. The second run
+        would use the ledger, where the estimation of categories has a smaller fraction of delta.
         """
         from pasearch.runs.shared_ledger import calibrate_total
 
@@ -312,12 +322,12 @@ class CalibratedPlan(PlanTerms):
 
     @property
     def estimate_partition(self) -> str:
-        """Name of the partition that an undeclared schema is estimated from."""
+        """Name of the partition on which undeclared columns are estimated."""
         return choose_estimation_partition(self.split)
 
     @property
     def trial_partition(self) -> str:
-        """Name of the partition that candidates are trained on: `search` if there is one."""
+        """Name of the partition on which candidates are trained: `search` if it exists."""
         return self.split.trial_partition
 
     @property
@@ -327,7 +337,7 @@ class CalibratedPlan(PlanTerms):
 
     @property
     def test_metric(self) -> Metric:
-        """Metric of the test for a complete schema; it may release more than the score."""
+        """Metric of the test, which may release a table of counts; requires a complete schema."""
         return choose_test_metric(
             self.score_metric, outputs=self.schema.outputs, slots=self.split.test,
             # A field of `Plan` and a property of `FeaturePlan`.
@@ -336,21 +346,21 @@ class CalibratedPlan(PlanTerms):
 
     @property
     def score_slots(self) -> int:
-        """Number of records, including null records, that a candidate is scored on."""
+        """Number of records on which a candidate is scored, including null records."""
         return self.split.validation
 
     @property
     def max_count_per_record(self) -> int:
-        """Largest score count of one record."""
+        """Maximum contribution of one record to a score count."""
         return self.score_metric.max_points
 
     def estimated_privately(self) -> list[str]:
-        """Describe the private estimates besides the model, one line each; all are released."""
+        """Describe each privately estimated item of the schema in one line; all are released."""
         return list(self.schema.describe_items()) if self.estimates_schema else []
 
     @property
     def estimates_schema(self) -> bool:
-        """Whether anything undeclared is estimated privately."""
+        """Whether a part of the schema is estimated privately."""
         return not (self.schema_estimate is None and self.class_estimate is None)
 
     def __str__(self) -> str:
@@ -368,7 +378,7 @@ class CalibratedPlan(PlanTerms):
             kwargs: Further arguments of `BudgetDisplay.plot`.
 
         Returns:
-            BudgetDisplay: With `figure_` and `ax_`.
+            BudgetDisplay: Its attributes `figure_` and `ax_` are the matplotlib objects.
 
         Raises:
             UsageError: matplotlib is not installed (`pip install 'pasearch[plots]'`).
@@ -376,7 +386,7 @@ class CalibratedPlan(PlanTerms):
         return notebooks.plot_figure(self, ["budget"], None, ax, **kwargs)
 
     def plan_json(self) -> dict[str, Any]:
-        """Return the fields that all plans share as plain values: data, budget, lines, costs."""
+        """Return plain values of the fields that plans of all tasks have: budget, lines, costs."""
         total, by_partition = self.prices
         return {
             "budget": {"epsilon": self.budget.epsilon, "delta": self.delta},
@@ -419,7 +429,7 @@ class CalibratedPlan(PlanTerms):
 
 
 def _scale_pure_delta(event: Any, factor: float) -> Any:
-    """Multiply the additive deltas of an event, given as plain values, by a factor."""
+    """Multiply the deltas of all events with epsilon 0 in an event's plain values by a factor."""
     if isinstance(event, list):
         return [_scale_pure_delta(each, factor) for each in event]
     if not isinstance(event, dict):
@@ -430,7 +440,7 @@ def _scale_pure_delta(event: Any, factor: float) -> Any:
 
 
 def events_by_partition(lines: tuple[Line, ...] | list[Line]) -> dict[str, Event]:
-    """Return the composition of each partition's lines."""
+    """Return the composition of all lines of each partition, by its name."""
     grouped: dict[str, list[Event]] = {}
     for line in lines:
         repeated = (
@@ -449,12 +459,12 @@ LinesOfValue = Callable[[float], list[Line]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoiseParameter:
-    """A noise parameter of a release, and the meaning of its value.
+    """A noise parameter of a release, to be calibrated: a larger value means less noise.
 
     Args:
-        bounds: Smallest and largest value.
-        event: Event that the release costs, by value.
-        noise: Noise that the release gets and the plan keeps, by value.
+        bounds: Minimum and maximum value.
+        event: Function from the value to the privacy event of the release.
+        noise: Function from the value to the noise that the plan stores.
     """
 
     bounds: tuple[float, float]
@@ -467,13 +477,13 @@ GAUSSIAN_NOISE = NoiseParameter(
     event=lambda inverse: Gaussian(1.0 / inverse),
     noise=lambda inverse: 1.0 / inverse,
 )
-"""A Gaussian release; its value is 1 / noise multiplier."""
+"""Noise parameter of a Gaussian release: 1 / noise multiplier."""
 
 PURE_NOISE = NoiseParameter(bounds=SCORE_RANGE, event=PureDP)
-"""A release by an epsilon-DP mechanism; its value is epsilon."""
+"""Noise parameter of a release by an epsilon-DP mechanism: epsilon."""
 
 SCORE_NOISE = NoiseParameter(bounds=SCORE_RANGE, event=lambda epsilon: Geometric(epsilon=epsilon))
-"""A noisy count of correct predictions; its value is epsilon."""
+"""Noise parameter of a noisy count of correct predictions: epsilon."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -483,11 +493,11 @@ class LineTemplate:
     Args:
         name: Name of the line, by which its noise is looked up.
         knob: Noise parameter of the line.
-        share: Fraction of the epsilon of the selection.
+        share: Fraction of the epsilon of the selection for this line.
         times: Number of releases.
-        composed: Event charged for one release and all that is read because of it; None: the
-            release alone.
-        partition: Partition that is read; None: the one that the selection reads.
+        composed: Function from the event of one release to the event that is charged, such as a
+            selection among several releases; None charges the release alone.
+        partition: Name of the partition to read; None: the partition of the selection.
     """
 
     name: str
@@ -498,7 +508,7 @@ class LineTemplate:
     partition: str | None = None
 
     def make_lines(self, value: float) -> list[Line]:
-        """Make the line for a value of the noise parameter."""
+        """Make a list with the line for a value of the noise parameter."""
         assert self.partition is not None
         event = self.knob.event(value)
         charged = event if self.composed is None else self.composed(event)
@@ -510,9 +520,9 @@ class PlanCalibrator:
     """Calibrates the lines of a plan one after another, each within the budget of its partition.
 
     Args:
-        terms: Data, split and a budget whose delta is known.
-        dials: Finds the noise parameters; the default solves them against the budget.
-        lines: Everything that was calibrated before.
+        terms: Public inputs of the plan; delta is known.
+        dials: Source of the noise parameters; the default calibrates them to the budget.
+        lines: Lines that were calibrated so far.
     """
 
     terms: PlanTerms
@@ -522,13 +532,13 @@ class PlanCalibrator:
     def calibrate(
         self, make_lines: LinesOfValue, bounds: tuple[float, float], share: float = 1.0
     ) -> float:
-        """Return the largest value of a noise parameter (less noise) that the budget allows.
+        """Return the largest value of a noise parameter (least noise) that the budget allows.
 
         Args:
-            make_lines: The lines of a value.
-            bounds: Smallest and largest value.
-            share: Fraction of epsilon for these lines alone; 1: what the lines that were
-                calibrated before leave of it.
+            make_lines: Function from a value to the plan lines that it determines.
+            bounds: Minimum and maximum value.
+            share: Fraction of epsilon that is reserved for these lines; 1: all that the previous
+                lines left.
         """
         budget = Budget(share * self.terms.budget.epsilon, self.terms.budget.delta)
         make_event = compose_with(make_lines, self.lines if share == 1.0 else [])
@@ -547,10 +557,10 @@ class PlanCalibrator:
         return line.knob.noise(self.solve(line.make_lines, line.knob.bounds, share))
 
     def solve_estimates(self) -> tuple[SchemaEstimate | None, SchemaEstimate | None]:
-        """Calibrate the private estimation of what the schema leaves undeclared.
+        """Calibrate the private estimation of undeclared columns and of an undeclared class list.
 
         Returns:
-            The estimation of columns and of a class list; None for what is declared.
+            The estimation of columns, and that of the class list; None for each that is declared.
         """
         terms, budget = self.terms, self.terms.budget
         # With disjoint subsets, the class list is one item of the schema.
@@ -564,7 +574,8 @@ class PlanCalibrator:
 
         classes = found = None
         if apart:
-            # A class is found from 1 + sigma times a constant records; less noise is not needed.
+            # A class is found from 1 + slope sigma records on. A sigma that finds every class with
+            # `RARE_CLASS_FRACTION` of the records is small enough.
             far = 1e3
             slope = (
                 estimate(far, leak).category_mechanism.compute_detectable_count(
@@ -600,7 +611,7 @@ class PlanCalibrator:
     def solve_front_ends(
         self, front_ends: tuple[FrontEnd, ...], partition: str
     ) -> tuple[tuple[str, float], ...]:
-        """Calibrate the fit of each feature extractor; return (text, noise multiplier) pairs."""
+        """Calibrate the fit of each feature extractor; return pairs (name, noise multiplier)."""
         budget, noise = self.terms.budget, []
         share = Budget(FRONT_END_SHARE * budget.epsilon, budget.delta)
         for each in dict.fromkeys(front for front in front_ends if front.fitted):
@@ -627,7 +638,7 @@ def check_affordable(plan: CalibratedPlan, advice: str) -> None:
 
 
 def check_class_weights(weights: tuple[float, ...] | None, schema: AnySchema) -> None:
-    """Refuse weights of classes that the data do not have, before anything is charged."""
+    """Refuse class weights that do not fit the declared classes, before anything is charged."""
     if weights is None:
         return
     if schema.regression:
@@ -645,26 +656,27 @@ def check_class_weights(weights: tuple[float, ...] | None, schema: AnySchema) ->
 
 
 def bound_network_form(schema: AnySchema, most: int) -> tuple[tuple[int, ...], int]:
-    """Return the largest record shape and number of outputs that an estimated schema may have.
+    """Return the maximum record shape and number of outputs that an estimated schema may have.
 
     Args:
         schema: Declared schema, possibly with undeclared items.
-        most: Largest number of categories, or classes, that is estimated for a column.
+        most: Maximum number of categories, or classes, that are estimated for a column.
     """
     return schema.max_shape(most), schema.outputs or max(2, most)
 
 
 def compose_with(make_lines: LinesOfValue, others: Sequence[Line]) -> Callable[[float], Event]:
-    """Compose a parameter's lines with the other lines of their partition.
+    """Make the function from a noise parameter to the event of all lines in the same partitions.
 
-    For lines of several partitions the result is the worst partition: no record is in two.
+    If the lines read several partitions, the event is the worst case over them, because each record
+    is in one partition.
     """
 
-    def event(value: float) -> Event:
+    def make_event(value: float) -> Event:
         own = make_lines(value)
-        places = {line.partition for line in own}
-        beside = [line for line in others if line.partition in places]
-        found = tuple(dict.fromkeys(events_by_partition([*beside, *own]).values()))
+        partitions = {line.partition for line in own}
+        previous = [line for line in others if line.partition in partitions]
+        found = tuple(dict.fromkeys(events_by_partition([*previous, *own]).values()))
         return found[0] if len(found) == 1 else WorstCase(events=found)
 
-    return event
+    return make_event

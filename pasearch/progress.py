@@ -1,8 +1,8 @@
 """Progress of a run: a bar on the command line, or one line in Python.
 
-The terminal is outside the trust boundary. Under repeat-and-select the privacy cost does not cover
-the number of trainings, so neither trainings nor steps are counted: only that the search continues
-is shown. Otherwise the planned steps are public, and the remaining time is shown.
+Whoever sees the terminal may not be trusted with secrets. Under repeat-and-select the number of
+trainings is secret, so only a message that the search continues is shown. Under other rules the
+planned steps are public, and the finished fraction and the remaining time are shown.
 
 Source: docs/rules.md, rules 10 and 13.
 """
@@ -19,43 +19,44 @@ from pasearch import status_message
 from pasearch.errors import UsageError
 
 SECRET_COUNT_MESSAGE = "Searching. The number of trainings is secret, so no progress is shown.\n"
-"""Message for a search under repeat-and-select, the only one until it ends."""
+"""The only message of a search under repeat-and-select until it ends."""
 
-UPDATE_SECONDS = 0.2
-"""Seconds between two updates of a line or a bar, because an update takes as long as a step."""
+MIN_UPDATE_SECONDS = 0.2
+"""Minimum time between two updates of a line or a bar, which each take as long as a step."""
 
-LINE_PERCENT = 10  # percent between two lines in a file, in which no line can be overwritten
+LINE_PERCENT = 10
+"""Progress between two lines in a file, where no line can be overwritten, in per cent."""
 
-FILE_LINE_SECONDS = 15.0
-"""Seconds between two lines in a file or a pipe, if progress was not requested."""
+MIN_FILE_LINE_SECONDS = 15.0
+"""Minimum time between two lines in a file or a pipe, if progress was not requested, in seconds."""
 
 
 class Progress:
-    """Receiver of an engine's progress. The default is silent.
+    """Receiver of progress reports from an engine. This base class ignores them.
 
-    Guarantee: under repeat-and-select nothing is called (`resolve_progress`), because calls would
-    count the trainings.
+    Guarantee: under repeat-and-select a receiver of the user gets no report (`resolve_progress`),
+    because reports would reveal the number of trainings.
     """
 
     def stage(self, line: str) -> None:
-        """Called before an item of the plan is charged and its records are read."""
+        """Receive the name of the plan's line that is charged next, before its records are read."""
 
     def search(self, number: int, finished: int, total: int) -> None:
-        """Called before each trial of a round, with the number of its finished trials."""
+        """Receive the number of finished trials of round `number`, before each trial."""
 
     def final(self) -> None:
-        """Called before the final training, if there is one."""
+        """Receive the start of the final training, if there is one."""
 
     def step(self, finished: int, total: int) -> None:
-        """Called after each step of a training."""
+        """Receive the number of finished steps of a training, after each step."""
 
 
 def resolve_progress(progress: Progress | bool | None, trainings: float | None) -> Progress:
-    """Return the receiver of a run's progress: a silent one if the number of trainings is secret.
+    """Return the receiver of a run's progress, silent if the number of trainings is secret.
 
     Args:
-        progress: Receiver. None shows a line in a notebook or on a terminal, True always, False
-            never.
+        progress: Receiver of the user; True shows a line, False nothing, and None a line in a
+            notebook or on a terminal.
         trainings: Number of planned trainings; None if it is secret.
     """
     if isinstance(progress, Progress):
@@ -74,7 +75,7 @@ def check_progress(progress: object) -> None:
     """Refuse a value that is not a receiver of progress.
 
     Raises:
-        UsageError: The value is none of None, True, False and a `Progress`.
+        UsageError: The value is not None, True, False or a `Progress`.
     """
     if progress is not None and not isinstance(progress, (bool, Progress)):
         raise UsageError(
@@ -84,19 +85,19 @@ def check_progress(progress: object) -> None:
 
 
 def is_interactive(stream: TextIO) -> bool:
-    """Check whether a stream is shown while it is written: on a terminal or in a notebook."""
+    """Check whether a stream is a terminal or the output of a notebook cell."""
     return is_notebook_output(stream) or stream.isatty()
 
 
 def is_notebook_output(stream: TextIO) -> bool:
-    """Check whether a stream is the output of a notebook's cell."""
+    """Check whether a stream is the output of a notebook cell."""
     return type(stream).__module__.startswith("ipykernel")
 
 
 class CellOutput:
-    """An output of a notebook cell that each write replaces.
+    """Output of a notebook cell that shows only the last text.
 
-    On stderr every state of the line would be kept and displayed like an error.
+    On stderr, all texts would stay visible, in the style of errors.
     """
 
     def __init__(self) -> None:
@@ -104,7 +105,7 @@ class CellOutput:
 
     def write(self, text: str) -> None:
         """Show a text instead of the previous one."""
-        display = sys.modules["IPython.display"].display  # loaded: this is a notebook's output
+        display = sys.modules["IPython.display"].display  # always loaded in a notebook
         shown = {"text/plain": text.strip()}
         if self._handle is None:
             self._handle = display(shown, raw=True, display_id=True)
@@ -116,7 +117,7 @@ class CellOutput:
 
 
 class TrainingFraction(Progress):
-    """A receiver that computes the finished fraction of the planned trainings.
+    """Base class of receivers that show the finished fraction of the planned trainings.
 
     Args:
         trainings: Number of planned trainings; public.
@@ -126,7 +127,7 @@ class TrainingFraction(Progress):
         self._trainings, self._done = trainings, 0.0
 
     def show(self, done: float) -> None:
-        """Show the number of finished trainings, with the finished fraction of the current one."""
+        """Show the number of finished trainings, such as 2.5 in the middle of the third one."""
 
     def search(self, number: int, finished: int, total: int) -> None:
         self._done = number * total + finished
@@ -147,9 +148,9 @@ class ProgressLine(TrainingFraction):
     Args:
         trainings: Number of planned trainings; public.
         stream: Output stream.
-        overwrite: Whether the line can be overwritten; otherwise a line is written every
-            `LINE_PERCENT`.
-        every: Minimum seconds between two permanent lines, so that a short run has none.
+        overwrite: Whether the line can be overwritten; otherwise a new line is written every
+            `LINE_PERCENT` per cent.
+        every: Minimum time between two new lines, seconds; a short run then writes none.
     """
 
     def __init__(self, trainings: float, stream: TextIO, *, overwrite: bool, every: float = 0.0):
@@ -166,11 +167,11 @@ class ProgressLine(TrainingFraction):
 
     def show(self, done: float) -> None:
         share, now = min(1.0, done / self._trainings), time.monotonic()
-        if not self._first[1]:  # the time before the first step is not part of the pace
+        if not self._first[1]:  # the pace excludes the time before the first step
             self._first = now, share
         percent, whole = int(100 * share), share >= 1.0
         if self._overwrite:
-            soon = now - self._updated < UPDATE_SECONDS and not whole
+            soon = now - self._updated < MIN_UPDATE_SECONDS and not whole
         else:
             soon = (
                 percent < self._last + LINE_PERCENT and not whole
@@ -194,11 +195,11 @@ class ProgressLine(TrainingFraction):
 
 @contextmanager
 def show_progress(trainings: float | None, *, show: bool) -> Iterator[Progress]:
-    """Show the progress of a run on the command line: a bar on a terminal, else rare lines.
+    """Show the progress of a run on the command line: a bar on a terminal, a few lines otherwise.
 
     Args:
         trainings: Number of planned trainings; None if it is secret.
-        show: False shows nothing.
+        show: Whether to show anything.
     """
     stream = sys.stderr
     if show and stream is not None and not stream.isatty():
@@ -206,7 +207,7 @@ def show_progress(trainings: float | None, *, show: bool) -> Iterator[Progress]:
         yield (
             Progress()
             if hidden
-            else ProgressLine(trainings, stream, overwrite=False, every=FILE_LINE_SECONDS)
+            else ProgressLine(trainings, stream, overwrite=False, every=MIN_FILE_LINE_SECONDS)
         )
         return
     with ProgressBar(trainings, show=show) as bar:
@@ -214,11 +215,13 @@ def show_progress(trainings: float | None, *, show: bool) -> Iterator[Progress]:
 
 
 class ProgressBar(TrainingFraction):
-    """A bar of planned trainings, or a spinner if their number is secret; used in a `with` block.
+    """Progress bar of the planned trainings, or a spinner if their number is secret.
+
+    It is used in a `with` block.
 
     Args:
         trainings: Number of planned trainings; None if it is secret.
-        show: False shows nothing. Nothing is shown either if stderr is not a terminal.
+        show: Whether to show anything. If stderr is not a terminal, nothing is shown.
     """
 
     def __init__(self, trainings: float | None, *, show: bool):
@@ -226,8 +229,8 @@ class ProgressBar(TrainingFraction):
         from rich.console import Console
         from rich.text import Text
 
-        class Busy(rich.ProgressColumn):
-            """The reason for a pause."""
+        class StatusColumn(rich.ProgressColumn):
+            """Column with the reason for a long pause."""
 
             def render(self, task: Any) -> Text:
                 return Text(status_message.current_status())
@@ -238,7 +241,7 @@ class ProgressBar(TrainingFraction):
         text = "Searching (the number of trainings is secret)"
         if not self._hidden:
             columns += [rich.BarColumn(), rich.TextColumn("{task.percentage:>3.0f}%")]
-            columns += [rich.TimeRemainingColumn(), Busy()]
+            columns += [rich.TimeRemainingColumn(), StatusColumn()]
             text = "Training"
         console = Console(stderr=True)  # a file or a pipe would get an empty line
         shown = show and console.is_terminal
@@ -258,7 +261,7 @@ class ProgressBar(TrainingFraction):
 
     def show(self, done: float) -> None:
         now = time.monotonic()
-        soon = now - self._updated < UPDATE_SECONDS and done % 1  # within a training
+        soon = now - self._updated < MIN_UPDATE_SECONDS and done % 1  # within a training
         if not (self._hidden or soon):
             self._updated = now
             self._rich.update(self._task, completed=done)

@@ -1,22 +1,22 @@
-"""Registries of named components: training stages, strategies and selectors, each in its own file.
+"""Registries of named components: training stages, strategies and selectors.
 
-A component is a frozen dataclass. It describes itself, lists the published bounds that apply, and
-declares what other components must know about it; no other code tests for its class. A registry
-finds a component by its name:
+A component is a frozen dataclass with its own description. Its class attributes state everything
+that other code must know about it, so that no other code tests for its class. A registry finds the
+class by its name:
 
     @CLIPPING_METHODS.register
     @dataclass(frozen=True, slots=True, kw_only=True)
     class Flat(ClippingMethod):
         name: ClassVar[str] = "flat"
 
-A name is searched in the imported modules, then in the registry's packages, then in the installed
-extensions. An extension is an entry point of the group `pasearch.extensions`: a module that
-registers its components when it is imported. A name in a file never imports a module by itself.
+A registry looks for a name in the imported modules, then in its packages, then in the installed
+extensions. An extension is a module that registers components when it is imported, and that an
+installed package names as an entry point. A user's file cannot name a module to import.
 
     [project.entry-points."pasearch.extensions"]
     jsonl = "my_package.jsonl"
 
-A script needs no entry point: it imports the module before it calls this package.
+A script can also import the module itself, before it calls this package.
 
 Source: docs/extending.md.
 """
@@ -44,19 +44,19 @@ if TYPE_CHECKING:
 
 
 EXTENSION_NOTE = "from outside pasearch"
-"""Note on the card for a component from an extension, whose author must prove it."""
+"""Note on the privacy card for a component from an extension, which its author must prove."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingSteps:
-    """Steps of a training, with the numbers that published privacy formulas use.
+    """Steps of a training: the numbers that published privacy formulas use.
 
     Args:
         sampling_probability: Probability q with which a step samples a record.
         noise_multiplier: Noise multiplier sigma of the first step.
         count: Number of steps.
-        noises: Pairs (sigma, number of releases with it), in order.
-        sampled: Whether each step draws its own Poisson sample.
+        noises: Pairs (noise multiplier, number of releases with it), in order.
+        sampled: Whether each step draws an independent Poisson sample.
         delta: Delta of the whole budget.
     """
 
@@ -69,11 +69,11 @@ class TrainingSteps:
 
 
 FieldChecks = Mapping[str, Callable[[str, Any], Any]]
-"""Check of each numeric field: a function of the field's name and value that returns the value."""
+"""Check of each field, by its name: a function of name and value that returns the valid value."""
 
 
 class NamedComponent:
-    """A class with a name, as a registry contains it."""
+    """Base class of the components that a registry contains."""
 
     __slots__ = ()
 
@@ -87,17 +87,17 @@ class Stage(NamedComponent, ABC):
 
     named: ClassVar[bool] = True  # whether the JSON values contain the name
     checks: ClassVar[FieldChecks] = {}
-    """Check of each field, which may also convert it; see `accounting.checks`."""
+    """Check of each field, by its name (`accounting.checks`); it may also convert the value."""
     description_template: ClassVar[str] = ""
-    """Description in plan, card and report, with fields in braces; alternatively override
-    `describe`."""
+    """Description of the stage, with fields in braces; a subclass may override `describe`
+    instead."""
 
     def __post_init__(self) -> None:
         for name, check in self.checks.items():
             object.__setattr__(self, name, check(name, getattr(self, name)))
 
     def describe(self) -> str:
-        """Describe the stage in plan, card and report; every non-default field must appear."""
+        """Describe the stage in plan, card and report, with each non-default field."""
         if not self.description_template:
             raise NotImplementedError(
                 f"{type(self).__name__} has no description: give it a `description_template`."
@@ -134,10 +134,10 @@ class Registry(Generic[Kind]):
     Args:
         noun: Name of the kind in messages.
         base: Base class of the components.
-        places: Packages or modules with components, the most used first. Later ones are imported
-            only if a name is not found in the earlier ones.
-        default: Name of JSON values without a name.
-        example: Example of a component in a recipe file.
+        places: Packages or modules with components, the most used first. A package is imported
+            only if the name is not found in the previous ones.
+        default: Name of the component if JSON values state none; empty: they must.
+        example: Example of a component in a recipe file, for messages.
     """
 
     every: ClassVar[list[Registry[Any]]] = []
@@ -166,7 +166,7 @@ class Registry(Generic[Kind]):
         return kind
 
     def kinds(self) -> dict[str, type[Kind]]:
-        """Return all components by name, those of extensions last."""
+        """Return all component classes by name, those of extensions last."""
         for _ in self._loads():
             pass
         return dict(self._kinds)
@@ -175,7 +175,7 @@ class Registry(Generic[Kind]):
         return iter(self.kinds())
 
     def find(self, name: object) -> type[Kind] | None:
-        """Find the class with a name; None if there is none."""
+        """Return the class of the component with a name; None if it is unknown."""
         if not isinstance(name, str):
             return None
         loads = self._loads()
@@ -189,10 +189,14 @@ class Registry(Generic[Kind]):
         return found
 
     def check(self, field: str, value: object) -> None:
-        """Refuse a value that is not a registered component, because JSON could not restore it.
+        """Refuse a value that is not a registered component, because `from_json` needs its name.
+
+        Args:
+            field: Name of the field that has the value, for the message.
+            value: Value to check.
 
         Raises:
-            UsageError: The value is something else.
+            UsageError: The value is not a registered component.
         """
         if isinstance(value, self.base) and self.find(value.name) is type(value):
             return
@@ -212,6 +216,7 @@ class Registry(Generic[Kind]):
         return kind(**{key: tuple(v) if isinstance(v, list) else v for key, v in numbers.items()})
 
     def _loads(self) -> Iterator[bool]:
+        """Import the packages of the registry and the extensions, one at each iteration."""
         for place in self._places:
             _import_package(place)
             yield True
@@ -220,29 +225,29 @@ class Registry(Generic[Kind]):
 
 
 def extension_files() -> list[Path]:
-    """List the files of registered extensions, and the loaded modules in the same folders."""
+    """List the files of the registered extensions, and of loaded modules in the same folders."""
     kinds = (kind for registry in Registry.every for kind in registry._kinds.values())
     outside = [kind for kind in kinds if kind.__module__.partition(".")[0] != "pasearch"]
-    own = {_source_file(kind) for kind in outside}
+    own = {_find_source_file(kind) for kind in outside}
     folders = {each.parent for each in own}
     if not folders:
-        return []  # the usual case: thousands of modules are not looked through, once a run
+        return []  # avoids a search through thousands of loaded modules
     loaded = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
     beside = {Path(each) for each in loaded if each and Path(each).parent in folders}
     return sorted(own | {each for each in beside if each.suffix == ".py"})
 
 
 def describe_extensions(value: object) -> dict[str, str]:
-    """Describe the extension components of a plan: qualified name to note and hash of the file."""
+    """Return the note and the hash of the file for each extension component in a plan, by name."""
     found = {}
     for each in _extension_parts(value):
-        code = hashlib.sha256(_source_file(type(each)).read_bytes()).hexdigest()
+        code = hashlib.sha256(_find_source_file(type(each)).read_bytes()).hexdigest()
         found[_qualified_name(each)] = f"{EXTENSION_NOTE}, SHA-256 {code[:16]}"
     return found
 
 
 def check_descriptions(value: object) -> None:
-    """Refuse extension components without a complete description, before anything is charged.
+    """Refuse a plan with an extension component that does not describe all its fields.
 
     Raises:
         UsageError: A description is missing, or does not contain a non-default field.
@@ -258,13 +263,13 @@ def check_descriptions(value: object) -> None:
                     raise UsageError(f"it lacks {name}, which is {getattr(each, name)!r}")
         except (NotImplementedError, LookupError, ValueError, UsageError) as error:
             raise UsageError(
-                f"{_qualified_name(each)} does not say in words what plan, card and report should "
-                "say of "
-                f"it ({error}): put all its numbers into its `description_template` or `describe`."
+                f"{_qualified_name(each)} has no complete description for plan, card and report "
+                f"({error}): put all its fields into its `description_template` or `describe`."
             ) from None
 
 
 def _extension_parts(value: object) -> Iterator[Any]:
+    """Yield the components from extensions in a value and, recursively, in its fields or items."""
     if is_dataclass(value) and not isinstance(value, type):
         kind = type(value)
         if issubclass(kind, NamedComponent) and kind.__module__.partition(".")[0] != "pasearch":
@@ -282,7 +287,8 @@ def _qualified_name(part: object) -> str:
     return f"{type(part).__module__}.{type(part).__qualname__}"
 
 
-def _source_file(kind: type) -> Path:
+def _find_source_file(kind: type) -> Path:
+    """Return the file that defines a class."""
     try:
         return Path(inspect.getfile(kind))
     except (OSError, TypeError):
@@ -294,6 +300,7 @@ def _source_file(kind: type) -> Path:
 
 @cache
 def _import_package(place: str) -> None:
+    """Import a module, or a package with all its modules, once."""
     module = importlib.import_module(place)
     for each in pkgutil.iter_modules(getattr(module, "__path__", ()), f"{place}."):
         importlib.import_module(each.name)
@@ -301,7 +308,7 @@ def _import_package(place: str) -> None:
 
 @cache
 def load_extensions() -> None:
-    """Import every installed extension, once.
+    """Import all installed extensions, once.
 
     Raises:
         UsageError: An extension cannot be imported.

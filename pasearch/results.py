@@ -1,8 +1,8 @@
 """Results of finished runs: `result.json`, and the released model with its preprocessing.
 
-`result.json` is stable: `SCHEMA_VERSION` changes if its meaning changes. Its `events` are the whole
-plan, in a closed set of event types, from which `verification` recomputes the privacy cost.
-Nothing here reads a private record.
+`SCHEMA_VERSION` changes whenever the meaning of `result.json` changes. The field `events` has every
+release of the plan, and `verification` recomputes the privacy cost from it. Nothing here reads a
+private record.
 
 Source: docs/result.md describes every field.
 """
@@ -39,9 +39,9 @@ if TYPE_CHECKING:
     from pasearch.data.tables import AnySchema
     from pasearch.spaces.candidate import Candidate
 
-SCHEMA_VERSION = 4  # version of `result.json`: only this one is read
+SCHEMA_VERSION = 4  # version of `result.json`; files of other versions are refused
 FEATURE_SELECTION = "feature selection"  # name of the task of a feature selection in `result.json`
-MAX_BINS = 100_000  # maximum number of bins of a column that is read
+MAX_BINS = 100_000  # maximum number of bins of a column in a file
 BYTES_PER_PARAMETER = 4  # bytes of a float32 parameter
 MAX_MODEL_BYTES = 2**31  # maximum size of a model file: twice that of the largest network
 
@@ -49,7 +49,7 @@ LOAD_ERRORS = (
     pickle.UnpicklingError, zipfile.BadZipFile, RuntimeError, ValueError, KeyError, TypeError,
     AttributeError, EOFError, OSError, IndexError,
 )  # fmt: skip
-"""Errors from loading a file without weights, or with the weights of another network."""
+"""Exceptions from loading a file without weights, or with the weights of another network."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,12 +78,12 @@ class Result:
         Raises:
             UsageError: the run has another metric, such as that of `test_error`.
         """
-        return self._score("accuracy")
+        return self._require_score("accuracy")
 
     @property
     def test_error(self) -> float:
         """Noisy mean absolute error on the test records, as a fraction of the target's range."""
-        return self._score("mean absolute error")
+        return self._require_score("mean absolute error")
 
     @property
     def test_score(self) -> float:
@@ -95,6 +95,7 @@ class Result:
         return float(self.document["score"]["test"])
 
     def _describe_score(self) -> str:
+        """Describe the test score in one phrase with epsilon."""
         from pasearch.report.score import is_below_noise
 
         score = self.document["score"]
@@ -103,7 +104,8 @@ class Result:
         )
         return f"test {score['metric']} {known}, for epsilon {self.price.epsilon:.4g}"
 
-    def _score(self, metric: str) -> float:
+    def _require_score(self, metric: str) -> float:
+        """Return the test score; refuse a run with another metric."""
         score = self.document["score"]
         if score["metric"] != metric:
             known = {"accuracy": "test_accuracy", "mean absolute error": "test_error"}
@@ -115,7 +117,7 @@ class Result:
 
     @property
     def metrics(self) -> dict[str, Any]:
-        """Measures computed from the test's noisy table of counts; empty if there is no table.
+        """Measures of the model, computed from the noisy table of test counts; empty without one.
 
         `accuracy`, `balanced_accuracy`, `auc`, `most_common` (majority-class baseline) and, per
         class, `shares`, `recall` and `precision` each have a `value` and a standard `error`, or a
@@ -185,8 +187,8 @@ class Result:
 
         Args:
             path: Path of a new file.
-            encoded: Whether the input of a table is `encoded`, the float rows that
-                `schema.encode_new` returns, instead of its columns.
+            encoded: Whether the model of a table has one input `encoded` (float rows from
+                `schema.encode_new`) instead of one input per column.
 
         Returns:
             Path: Path of the file.
@@ -239,13 +241,11 @@ class Result:
 
         Cost: none.
         """
-        return notebooks.plot_figure(self, self._plot_kinds(), kind, ax, **kwargs)
-
-    def _plot_kinds(self) -> list[str]:
         of_features = self.document["task"] == FEATURE_SELECTION
         own = ["features", "budget"] if of_features else ["budget", "schedule"]
         compared = self.document.get("trials") and self.document["selection"]["rule"] != "none"
-        return ["trials", *own] if compared else [*own, "trials"]
+        kinds = ["trials", *own] if compared else [*own, "trials"]
+        return notebooks.plot_figure(self, kinds, kind, ax, **kwargs)
 
     def _repr_html_(self) -> str:
         from pasearch.report.notebook import summary_html
@@ -254,9 +254,11 @@ class Result:
             return summary_html(self.document, repr(self), self.schema)
 
     def _encoded_model(self) -> Any:
+        """Return the model of encoded records, in the form that `write_onnx` accepts."""
         raise NotImplementedError
 
     def _cells(self, records: Any) -> Any:
+        """Load records from a file if `records` is a path; return other records unchanged."""
         from pasearch.data.sources import find_readable, load_new_records
 
         if not isinstance(records, (str, Path)):
@@ -343,7 +345,7 @@ class FeatureResult(Result):
 
     @property
     def columns(self) -> list[str]:
-        """Columns of the selected features; arrays have none."""
+        """Table columns of the selected features; empty for arrays."""
         return list(self.document["best"]["columns"])
 
     @property
@@ -433,7 +435,7 @@ def parse_document(content: bytes, file: Path) -> dict[str, Any]:
 
 
 def model_file_name(document: dict[str, Any]) -> str:
-    """Return the name of the model file, which depends only on the task."""
+    """Return the name of the file with the model's weights."""
     return "model.npz" if document["task"] == FEATURE_SELECTION else "model.pt"
 
 
@@ -521,7 +523,7 @@ def parse_price(document: dict[str, Any]) -> PrivacyCost:
 
 
 def standard_error(score: dict[str, Any]) -> float:
-    """Compute the standard error of a released score, from sampling and noise."""
+    """Compute the standard error of a released score, from sampling and noise together."""
     from pasearch.training.metrics import compute_score_error
 
     return compute_score_error(score)
@@ -534,6 +536,7 @@ def load_network(path: str | Path) -> nn.Sequential:
 
 
 def _read_model_file(path: str | Path, document: dict[str, Any]) -> bytes:
+    """Read the model file of a run; refuse one whose hash differs from `result.json`."""
     name = model_file_name(document)
     if document["model"]["file"] != name:
         raise malformed_error(
@@ -563,7 +566,7 @@ def build_network(document: dict[str, Any], weights: bytes) -> nn.Sequential:
 
     with require_well_formed():
         schema, candidate = restore_schema(document), Candidate.from_json(document["best"])
-        # Checked before the network is built, because a forged one may be huge.
+        # Checked before the network is built, because a forged document may name a huge one.
         known = BYTES_PER_PARAMETER * candidate.parameters(schema.shape, schema.outputs)[0] <= len(
             weights
         )
@@ -588,7 +591,7 @@ def compute_digest(content: bytes) -> str:
 
 
 def compose_events(document: dict[str, Any]) -> dict[str, Event]:
-    """Compose the charged events of each partition, from `result.json`.
+    """Return the composition of the charged events of each partition, from `result.json`.
 
     Raises:
         UsageError: an event has an unknown type, or there are no events.

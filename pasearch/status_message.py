@@ -1,6 +1,6 @@
-"""A short status message for a long pause, which the progress bar shows (`progress.ProgressBar`).
+"""Status message that the progress bar shows during a long pause (`progress.ProgressBar`).
 
-A message may depend on public numbers only: see docs/rules.md, rule 10.
+A message may depend on public numbers only (docs/rules.md, rule 10).
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-COMPILING_STATUS = "compiling: about ten seconds, once"
+COMPILING_STATUS = "compiling: about ten seconds, once"  # message while kernels are compiled
 
 MIN_DELAY_SECONDS = 1.0
-"""Pause in seconds after which the message is shown."""
+"""Minimum duration of a pause for which the message is shown, seconds."""
 
-_now: list[tuple[str | Callable[[], str], float]] = []
+_active_messages: list[tuple[str | Callable[[], str], float]] = []
 
 
 @contextmanager
@@ -24,16 +24,16 @@ def show_status(text: str | Callable[[], str]) -> Iterator[None]:
     Args:
         text: Message, or a function that returns it when it is shown.
     """
-    _now.append((text, time.monotonic()))
+    _active_messages.append((text, time.monotonic()))
     try:
         yield
     finally:
-        _now.pop()
+        _active_messages.pop()
 
 
 def current_status() -> str:
-    """Return the innermost message whose block has run for `MIN_DELAY_SECONDS`; else ""."""
-    for text, since in reversed(_now):
+    """Return the message of the innermost block that has run for `MIN_DELAY_SECONDS`, or ""."""
+    for text, since in reversed(_active_messages):
         if time.monotonic() - since >= MIN_DELAY_SECONDS:
             return text if isinstance(text, str) else text()
     return ""

@@ -1,8 +1,8 @@
 """Escaping of control characters in everything that a terminal, a report or a card shows.
 
-A name from a user's file may contain an escape sequence, which changes the terminal, a line break,
-which fakes another line, or a mark that reverses the writing direction. Such characters are written
-as Python escapes. Every name is shown through `escape_text` or a function that calls it.
+A name from a user's file may contain an escape sequence that controls the terminal, a line break
+that fakes another line, or a mark that reverses the writing direction. `escape_text` replaces such
+characters by Python escapes. Every name is shown through it or a function that calls it.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any
 _CONTROL_CHARACTERS = re.compile(
     "["
     "\x00-\x1f\x7f-\x9f"  # C0 and C1: escape sequences, line breaks
-    "\xad\u180e\u200b\u2060-\u2064\ufeff"  # of no width
-    "\u061c\u200e\u200f\u202a-\u202e\u2066-\u206f"  # direction
+    "\xad\u180e\u200b\u2060-\u2064\ufeff"  # characters without width
+    "\u061c\u200e\u200f\u202a-\u202e\u2066-\u206f"  # writing direction
     "\u2028\u2029"  # line breaks too
     "\ufff9-\ufffb\U000e0000-\U000e007f"  # annotations and tags
-    "\ud800-\udfff"  # bytes of a file's name that are no UTF-8
+    "\ud800-\udfff"  # bytes of a file name that are not UTF-8
     "]"
 )
 

@@ -247,7 +247,7 @@ class TestHalving:
         for setting, value in changes(plan.strategy):
             other = replace(plan.strategy, **{setting: value})  # type: ignore[type-var]
             assert strategy_from_json(other.to_json()) == other
-        with pytest.raises(UsageError, match="takes no `law="):
+        with pytest.raises(UsageError, match="has no option `law="):
             make_strategy("halving", law="geometric")
 
 

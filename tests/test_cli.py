@@ -142,10 +142,13 @@ class TestRefusals:
             (["--eps", "1", "--target", "age"], "--target is for a table"),
             (["--eps", "1", "--regression"], "--regression is for"),
             (["--eps", "1", "--image-side", "8"], "--image-side is for a folder"),
-            (["--eps", "1", "--search-on", "digits"], "--strategy rs has no place"),
-            (["--eps", "1", "--strategy", "auto", "--candidates", "3"], "--candidates: auto"),
-            (["--eps", "1", "--strategy", "auto", "--law", "poisson"], "--law: auto"),
-            (["--eps", "1", "--strategy", "auto", "--search-share", "0.2"], "--search-share: auto"),
+            (["--eps", "1", "--search-on", "digits"], "--strategy rs cannot be used"),
+            (
+                ["--eps", "1", "--strategy", "auto", "--candidates", "3"],
+                "--candidates: with",
+            ),
+            (["--eps", "1", "--strategy", "auto", "--law", "poisson"], "--law: with"),
+            (["--eps", "1", "--strategy", "auto", "--search-share", "0.2"], "--search-share: with"),
             (["--eps", "1", "--frobnicate"], "frobnicate"),
         ]:
             code, _, err = run("arch", "--strategy", "rs", *arguments)
@@ -293,7 +296,7 @@ def test_a_ctrl_c_that_is_swallowed_is_asked_for_again(monkeypatch: pytest.Monke
     honest = signal.setitimer
     monkeypatch.setattr(signal, "setitimer", lambda which, wait: honest(which, wait / 20))
     handlers = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGALRM)]
-    with pytest.raises(KeyboardInterrupt), interrupts.interruptible():
+    with pytest.raises(KeyboardInterrupt), interrupts.raise_on_signals():
         swallowed()
     assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGALRM)] == handlers
     assert signal.getitimer(signal.ITIMER_REAL)[0] == 0.0

@@ -189,8 +189,8 @@ class TestFeatures:
     @pytest.mark.unit
     def test_features_that_are_none(self, table: Path):
         for model, said in [
-            ("linear+cfs", "how many"),
-            ("linear+cfs:x", "how many"),
+            ("linear+cfs", "number of features"),
+            ("linear+cfs:x", "number of features"),
             ("linear+cfs:99", "have"),
             ("linear+columns:nothing", "no column 'nothing'"),
             ("linear+columns", "names"),

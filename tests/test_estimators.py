@@ -195,8 +195,8 @@ class TestLabels:
             ([0], "two or more"),
             ([[0, 1]], "two or more"),
             ([0, 1, 1], "a label twice"),
-            (["a", "b"], "classes are strings and y holds numbers"),
-            ([False, True], "classes are booleans and y holds numbers"),
+            (["a", "b"], "classes are strings, but y contains numbers"),
+            ([False, True], "classes are booleans, but y contains numbers"),
         ]:
             with pytest.raises(UsageError, match=says):
                 classifier(classes=classes).fit(*records())
@@ -424,7 +424,7 @@ class TestKept:
         assert fitted.price_ == stored.price
         assert fitted.price_.epsilon <= 1.0
         assert (stored.predict(x) == fitted.predict(x)).all()
-        np.testing.assert_allclose(fitted._scores(x), stored.scores(x), rtol=1e-6)
+        np.testing.assert_allclose(fitted._compute_logits(x), stored.scores(x), rtol=1e-6)
         with pytest.raises(UsageError, match="exists"):
             fitted.fit(x, y)
 

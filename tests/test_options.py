@@ -143,7 +143,7 @@ def test_only_the_command_line_says_flags():
 @pytest.mark.unit
 def test_a_function_takes_data_by_place_and_nothing_else():
     for function in (search_architecture, select_features, train):
-        with pytest.raises(UsageError, match=r"as a positional argument: write \w+\(data"):
+        with pytest.raises(UsageError, match=r"as a positional argument: use \w+\(data"):
             function("digits", "target")
         with pytest.raises(UsageError, match=r"epsilon: unknown option.*budget=Budget"):
             function("digits", epsilon=2.0)

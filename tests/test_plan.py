@@ -294,7 +294,7 @@ class TestRefusals:
             ({"learning_rate": 0.0}, "learning_rate"),
             ({"space": {"choices": {"units_1": []}}}, "empty"),
             ({"space": {"family": "cnn", "choices": {}}}, "does not fit"),
-            ({"split": "0.9,0.1"}, "three shares"),
+            ({"split": "0.9,0.1"}, "or fractions 'train"),
             ({"split": "paper"}, "the paper reports no split"),
             ({"strategy": "paas", "score_epsilon": 0.0}, "epsilon"),
             ({"strategy": "paas", "score_epsilon": float("nan")}, "epsilon"),

@@ -32,7 +32,7 @@ def stripes(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pretraining, "BATCH", 40)
+    monkeypatch.setattr(pretraining, "BATCH_SIZE", 40)
 
 
 @pytest.mark.contract

@@ -19,7 +19,7 @@ from pasearch.api.lifecycle import Prepared
 from pasearch.data import patches
 from pasearch.errors import UsageError
 from pasearch.progress import (
-    FILE_LINE_SECONDS,
+    MIN_FILE_LINE_SECONDS,
     SECRET_COUNT_MESSAGE,
     Progress,
     ProgressBar,
@@ -201,12 +201,12 @@ class TestFromTheCommandLine:
 
     @pytest.mark.unit
     def test_a_long_run_has_lines(self, monkeypatch: pytest.MonkeyPatch):
-        shown = self.lines(monkeypatch, 3 * FILE_LINE_SECONDS + 1)
+        shown = self.lines(monkeypatch, 3 * MIN_FILE_LINE_SECONDS + 1)
         assert [each.split(" %")[0] for each in shown] == [
             "Training: 33", "Training: 66", "Training: 99",
         ]  # fmt: skip
         assert shown[0].endswith("% (about 31 s left)")
-        assert len(self.lines(monkeypatch, 1000 * FILE_LINE_SECONDS)) == 10, (
+        assert len(self.lines(monkeypatch, 1000 * MIN_FILE_LINE_SECONDS)) == 10, (
             "ten percent lie between two"
         )
 
@@ -226,11 +226,11 @@ class TestFromTheCommandLine:
 
     @pytest.mark.unit
     def test_a_short_run_has_none(self, monkeypatch: pytest.MonkeyPatch):
-        assert self.lines(monkeypatch, 0.9 * FILE_LINE_SECONDS) == []
+        assert self.lines(monkeypatch, 0.9 * MIN_FILE_LINE_SECONDS) == []
 
     @pytest.mark.unit
     def test_nor_has_one_that_is_to_be_quiet(self, monkeypatch: pytest.MonkeyPatch):
-        assert self.lines(monkeypatch, 100 * FILE_LINE_SECONDS, show=False) == []
+        assert self.lines(monkeypatch, 100 * MIN_FILE_LINE_SECONDS, show=False) == []
 
     @pytest.mark.unit
     @pytest.mark.parametrize("stream", [io.StringIO(), None])
@@ -297,7 +297,7 @@ class TestFromPython:
 
         monkeypatch.setattr("IPython.display.display", display)
         monkeypatch.setattr(sys, "stderr", stream)
-        monkeypatch.setattr("pasearch.progress.UPDATE_SECONDS", 0.0)
+        monkeypatch.setattr("pasearch.progress.MIN_UPDATE_SECONDS", 0.0)
         line = resolve_progress(None, trainings)
         for step in range(1, 5):
             line.step(step, 4)

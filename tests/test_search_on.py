@@ -194,7 +194,7 @@ class TestRefusals:
     @pytest.mark.unit
     def test_built_in_data_of_the_same_name(self):
         given: dict[str, Any] = {"data": "digits", "method": "top", "search_on": "digits"}
-        with pytest.raises(UsageError, match="taken for the private data themselves"):
+        with pytest.raises(UsageError, match="may be the private data themselves"):
             plan_feature_selection(budget=BUDGET, **given)
 
     @pytest.mark.unit

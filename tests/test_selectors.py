@@ -525,7 +525,7 @@ class TestSettings:
             (cfs(regression=True), "exclude each other"),
             (cfs(target_bounds=(0, 1)), "require regression=True"),
             (cfs(bounds=[(0, 1)]), "one for each of 6 features"),
-            (cfs(classes=["a", "b"]), "classes are strings and y holds numbers"),
+            (cfs(classes=["a", "b"]), "classes are strings, but y contains numbers"),
             (cfs(assume_public_schema=1), "assume_public_schema"),
             (cfs(ledger_budget=(1.0, 1e-5)), "ledger"),
             (pafs(population=1), "population is 1"),

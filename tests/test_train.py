@@ -289,7 +289,7 @@ class TestPlan:
             ({"recipe": "nonsense"}, "Recipe 'nonsense' is not known"),
             ({"architecture": {"layers": 3}}, "list of layers"),
             ({"architecture": "no.toml"}, "no.toml"),
-            ({"recipe": "auto-s", "validate_on": "digits"}, "this one makes none"),
+            ({"recipe": "auto-s", "validate_on": "digits"}, "this recipe makes none"),
             ({"recipe": {"preset": {"name": "dpsgd"}}}, "is not known"),
             ({"recipe": {"bounding": "flat"}}, "expected a table, such as .* name = .flat."),
             ({"recipe": {"schedule": {"name": "time"}}}, "'time' lacks rate"),

@@ -316,9 +316,9 @@ def _reject_falling(density: Density, steps: Array, rows: Array) -> None:
         at, k = np.argwhere(falls)[0]
         shift = 2.0 ** (steps[at + 1] / SHIFTS_PER_OCTAVE) * density.scale
         raise UsageError(
-            f"The divergence integral I_{k + 2}(t) of {density.name!r} noise decreases as the "
-            f"shift t grows to {shift:g}, so the codebook's vectors are not the worst case. Use a "
-            "density with one mode, at 0."
+            f"The privacy cost of {density.name!r} noise cannot be bounded: its divergence "
+            f"decreases as the shift grows to {shift:g}, so the largest encoded gradient is "
+            f"not the worst case (integral of order {k + 2}). Use a density with one mode, at 0."
         )
 
 

@@ -581,8 +581,8 @@ class Tabulated(Density):
         if not self.log_values[0] - self.log_values[-1] <= MAX_LOG_DECREASE:
             raise UsageError(
                 f"log_values decreases by {self.log_values[0] - self.log_values[-1]:g}: expected "
-                f"at most {MAX_LOG_DECREASE:g}. Move the last knot nearer to 0; the table is "
-                "extended linearly."
+                f"at most {MAX_LOG_DECREASE:g} from the first knot to the last. Leave out the last "
+                "knots: beyond the table, log_values continues with the slope of its end."
             )
 
     @property

@@ -1,4 +1,4 @@
-"""Advice before a run: the flowchart of Bao et al., answered from public numbers.
+"""Advice before a run: which command to use, from the flowchart of Bao et al. and public numbers.
 
     request -> the plan that `pasearch plan arch` would print -> facts -> one branch per question
 
@@ -8,15 +8,15 @@
     otherwise           ->  pasearch arch ...           on public data first, if there are any
 
 The table `advice.toml` contains the questions, answers and evidence: a measurement of this project
-with its file, and the statement of the paper. The branch states a difference between the two.
+with its file, and the statement of the paper. Each answer states whether the two agree.
 
-As for a plan, only metadata (names, shapes, types) and the number of records are read. Public data
-are read to compare their metadata.
+As for a plan, only metadata (names, shapes, types) and the number of records are read. If the user
+names public data, these are read to complete the schema.
 
 Cost: none.
 
-Source: Bao et al., Fig. 11 (a picture: what it distils is in sections V-C, VI-E and VII);
-docs/crossover.md has the rules for a reader; docs/rules.md, rule 13.
+Source: Bao et al., Fig. 11, which summarises sections V-C, VI-E and VII; docs/crossover.md (the
+same rules as text); docs/rules.md, rule 13.
 """
 
 from __future__ import annotations
@@ -59,35 +59,37 @@ STUDY_FILE = "pasearch/spaces/portfolio/portfolio-1.json"
 """Path of the study on public data (benchmarks/portfolio) in the package."""
 
 MAX_EPSILON_FROZEN_CNN = 0.6
-"""Largest epsilon at which random weights training wins with a CNN on MNIST (paper, Fig. 10)."""
+"""Largest epsilon at which random weights training wins for a CNN on MNIST (paper, Fig. 10)."""
 
-MAX_EPSILON_FROZEN_FCN = 1.4  # largest epsilon at which it wins with a fully connected network
+MAX_EPSILON_FROZEN_FCN = 1.4  # largest epsilon at which it wins for a fully connected network
 
 MIN_EPSILON_ONE_HOT = 0.05
-"""Smallest epsilon at which one-hot categories pay on Adult (Table XVI, and ours)."""
+"""Smallest epsilon at which one-hot encoded categories raise the accuracy on the data set Adult.
+
+Source: Bao et al., Table XVI, and a measurement of this project."""
 
 CANDIDATE_EPSILONS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
-"""Epsilons that are tried if the signal is too small."""
+"""Epsilons to recommend if the signal is too small: the smallest that suffices."""
 
-MAX_ALTERNATIVES = 2
+MAX_ALTERNATIVES = 2  # maximum number of commands besides the recommended one
 
 AGREEMENTS = ("yes", "no", "in part", "not measured by us", "the paper does not say")
-"""Whether what we measured agrees with what the paper says."""
+"""Possible values of `Branch.agree`: whether our measurements agree with the paper."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
     """A measurement of this project, or a statement of a paper."""
 
-    says: str  # in a sentence or two, with its figures
-    where: str  # the file of this project with the figures; or the paper's section or table
+    says: str  # statement in one or two sentences, with its numbers
+    where: str  # source: a file of this project, or a section or table of the paper
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Branch:
     """One question of the guide, answered for the data at hand."""
 
-    name: str  # one word, the same in every version
+    name: str  # identifier of the question: one word, the same in every version
     question: str  # text of the question
     answer: str  # answer with its numbers
     advice: str  # recommendation in one or two sentences
@@ -109,38 +111,38 @@ QUESTIONS: dict[str, str] = {each["name"]: each["text"] for each in QUESTION_TAB
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """All that advice may depend on: public numbers, none of which is a value of a record."""
+    """Public facts on which the advice depends; none is a value of a record."""
 
-    name: str  # of the data
-    form: str  # of a record and the target, in words
-    kind: str  # of data in the study on public data: table, regression, arrays, image or photo
-    epsilon: float  # of the whole run
-    delta: float  # of the whole run
-    records: int
-    outputs: int  # classes (the most that would be estimated, if undeclared); 1 for a number
+    name: str  # name of the data
+    form: str  # description of a record and the target
+    kind: str  # kind of data: table, regression, arrays, image or photo
+    epsilon: float  # total epsilon of the run
+    delta: float  # total delta of the run
+    records: int  # number of records
+    outputs: int  # number of classes (the maximum, if they are undeclared); 1 for regression
     known: bool  # whether the classes, or a numeric target, are declared
     signal: float  # signal-to-noise ratio of the planned training, per class
     enough: float | None  # smallest epsilon of `CANDIDATE_EPSILONS` with enough signal, if any
-    columns: int  # columns, or numbers of a record, to choose from
+    columns: int  # number of columns, or of values of an array record, to select from
     pixels: bool  # whether records are images, or have more than one axis
     table: bool  # whether records are rows of a table
-    undeclared: tuple[str, ...]  # what is estimated privately: columns, bounds, classes
-    poor: bool  # whether it would be estimated from too few records to find much
-    public: str | None  # name of public data of the same form, if there are any
-    metric: str | None  # of the run; None: the default one
-    default: str  # planned model, in words
-    front: str  # front end of the planned model, in words; empty if there is none
-    hidden: int  # hidden layers of the planned model
+    undeclared: tuple[str, ...]  # items to estimate privately: columns, bounds, classes
+    poor: bool  # whether the records are too few for a useful estimate of these items
+    public: str | None  # name of public data with the same schema, if the user named any
+    metric: str | None  # metric of the run; None: the default
+    default: str  # description of the planned model
+    front: str  # description of its front end (preprocessing); empty if there is none
+    hidden: int  # number of hidden layers of the planned model
     rate: float  # learning rate
     batch: float  # expected number of records per step
-    slots: int  # training records
-    steps: int
+    slots: int  # number of training records
+    steps: int  # number of training steps
     compares: bool  # whether the plan compares candidates
-    why: str  # reason that the plan gives for that
-    outside: str  # how this training differs from all on public data; empty if it does not
-    weakest: str  # training with the weakest signal on public data of this kind, in words
-    reached: str  # models of the study with their mean accuracy at this signal, in words
-    forecast: dict[str, Any] | None = field(default=None, hash=False)  # of `crossover.forecast`
+    why: str  # reason that the plan gives for comparing candidates or not
+    outside: str  # difference from all trainings of the study on public data; empty if none
+    weakest: str  # description of the study's training with the weakest signal on this kind of data
+    reached: str  # models of the study, each with its mean accuracy at this signal
+    forecast: dict[str, Any] | None = field(default=None, hash=False)  # from `forecast_crossover`
 
     @property
     def learns(self) -> bool:
@@ -148,17 +150,17 @@ class Facts:
         return self.signal >= MIN_SIGNAL
 
     @property
-    def of_numbers(self) -> bool:
-        """Whether a number is predicted."""
+    def is_regression(self) -> bool:
+        """Whether the target is a number."""
         return self.kind == "regression"
 
     @property
-    def many_columns(self) -> bool:
-        """Whether most columns are expected to tell nothing, so that a few are chosen."""
+    def has_many_columns(self) -> bool:
+        """Whether the number of columns is so large that selecting a few should be better."""
         return self.columns >= MIN_COLUMNS_TO_SELECT and not self.pixels
 
-    def terms(self) -> dict[str, Any]:
-        """Return the conditions of `advice.toml`, and the words that it names in braces."""
+    def make_template_values(self) -> dict[str, Any]:
+        """Return the values of the conditions and of the placeholders in `advice.toml`, by name."""
         found = self.forecast or {"crossings": (), "models": (), "epsilons": ()}
         sizes = {each["name"]: each["parameters"] for each in found["models"]}
         rises = [sizes[each["before"]] < sizes[each["after"]] for each in found["crossings"]]
@@ -168,7 +170,7 @@ class Facts:
         first = ", ".join(self.undeclared[:5]) + (", ..." if len(self.undeclared) > 5 else "")
         return {
             **{each.name: getattr(self, each.name) for each in fields(self)},
-            "many columns": self.many_columns,
+            "many columns": self.has_many_columns,
             "undeclared columns": self.table and bool(self.undeclared),
             "table at a low epsilon": self.table and self.epsilon < MIN_EPSILON_ONE_HOT,
             "no forecast": self.forecast is None,
@@ -179,16 +181,16 @@ class Facts:
             "linear at a low epsilon": not self.hidden and low,
             "low epsilon": low,
             "parts": self.batch < self.slots,
-            "scored for rare classes": not self.of_numbers
+            "scored for rare classes": not self.is_regression
             and self.metric in ("balanced-accuracy", "auc"),
-            "classes": not self.of_numbers,
+            "classes": not self.is_regression,
             "learns": self.learns,
             "least": MIN_SIGNAL,
             "many": MIN_COLUMNS_TO_SELECT,
             "one hot": MIN_EPSILON_ONE_HOT,
             "frozen": MAX_EPSILON_FROZEN_FCN,
             "level": format_signal(self.signal),
-            "ratio": "signal-to-noise" + ("" if self.of_numbers else " per class"),
+            "ratio": "signal-to-noise" + ("" if self.is_regression else " per class"),
             "counted": ""
             if self.known
             else f"; the classes are not declared, so {self.outputs} count",
@@ -217,16 +219,19 @@ class Facts:
 
 
 def answer_questions(facts: Facts) -> tuple[Branch, ...]:
-    """Answer every question that has a meaning for the data.
+    """Answer every question of the guide that applies to the data.
 
     Args:
-        facts: Public numbers alone.
+        facts: Public facts about the data and the planned run.
+
+    Returns:
+        One branch per answered question, in the order of `QUESTIONS`.
 
     Cost: none.
 
-    Source: with each row of `advice.toml`.
+    Source: each row of `advice.toml` names its source.
     """
-    terms, found = facts.terms(), []
+    terms, found = facts.make_template_values(), []
     for each in QUESTION_TABLE:
         cases = (case for case in each["case"] if "when" not in case or terms[case["when"]])
         if (case := next(cases, None)) is None:
@@ -251,7 +256,7 @@ def answer_questions(facts: Facts) -> tuple[Branch, ...]:
 
 
 def format_signal(signal: float) -> str:
-    """Return a signal in figures: 4.56, or 1,234.
+    """Format a signal-to-noise ratio with three digits, or as an integer from 100 on.
 
     >>> format_signal(4.5678), format_signal(1234.5)
     ('4.57', '1,234')
@@ -260,7 +265,7 @@ def format_signal(signal: float) -> str:
 
 
 def suggest_more_signal(facts: Facts) -> str:
-    """Return a sentence with the ways to a sufficient signal."""
+    """Return one sentence that lists the ways to a sufficient signal-to-noise ratio."""
     records = math.ceil(facts.records * MIN_SIGNAL / facts.signal)
     ways = [f"collect records (about {float(f'{records:.2g}'):,.0f} instead of {facts.records:,})"]
     if facts.enough is not None:
@@ -293,16 +298,16 @@ LIST_ALTERNATIVES = {
     "classes": "leave them out, so that they are estimated privately",
     "columns": "name a .txt file with one column on a line",
 }
-"""Options that may be lists, and what to do on the command line if a comma is in an element."""
+"""Options that accept a list, each with what to do if a comma in an element rules out the flag."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """A command to copy, and when to run it."""
+    """A recommended command, with the reason to run it."""
 
-    task: str  # its words behind `pasearch`
-    data: str | None  # A name or path; None: the data were handed over in memory
-    # (name as in Python, value); epsilon and delta are the budget's
+    task: str  # subcommand of `pasearch`, such as "plan arch"
+    data: str | None  # name or path of the data; None: the data were passed in memory
+    # pairs (name of the argument in Python, value), including epsilon and delta
     options: tuple[tuple[str, Any], ...] = ()
     models: tuple[str, ...] = ()  # models of a comparison
     why: str = ""  # reason to run it, in a sentence
@@ -327,7 +332,7 @@ CommandWriter = Callable[[Command], str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """Advice for data at a budget, before anything is read or charged.
+    """Result of `advise`: a recommended command with reasons.
 
     Args:
         data: Name of the data.
@@ -352,7 +357,7 @@ class Advice:
     warnings: tuple[str, ...] = ()
 
     def branch(self, name: str) -> Branch:
-        """Return the branch of a name in `api.advise.QUESTIONS`; KeyError for another name."""
+        """Return the answer to the question with this name, a key of `QUESTIONS`, or KeyError."""
         return {each.name: each for each in self.branches}[name]
 
     def text(self, line: CommandWriter = Command.call, *, whole: bool = True) -> str:
@@ -393,6 +398,7 @@ class Advice:
 
 
 def _end_sentence(text: str) -> str:
+    """Add a full stop, unless the text ends in . or ! or ?"""
     return text if text.endswith((".", "!", "?")) else f"{text}."
 
 
@@ -400,7 +406,7 @@ def advise(
     data: Any, *, epsilon: float, delta: float | None = None, public: str | Path | None = None,
     **options: Any,
 ) -> Advice:  # fmt: skip
-    """Advise which command to run for data at a budget, with evidence, before anything is read.
+    """Recommend the command to run for data at a budget, with evidence.
 
     Guarantee: only metadata and the number of records are read, as for a plan. Two data sets that
     differ only in their values get the same advice.
@@ -469,6 +475,7 @@ def advise(
 
 
 def _collect_facts(plan: Plan, request: SearchRequest, public: str | None) -> Facts:
+    """Collect the public facts of a planned run, and compare it with the study on public data."""
     schema, epsilon = plan.schema, plan.budget.epsilon
     shape, outputs = bound_network_form(schema, plan.most)
     mu = plan.final_mu or plan.trial_mu
@@ -545,8 +552,8 @@ def _format_fraction(value: float) -> str:
 
 
 def _summarize(facts: Facts) -> tuple[str, ...]:
-    """Return one line each on the data, the signal, the model and the search."""
-    per = "" if facts.of_numbers else " per class"
+    """Return four lines of text: the data, the signal, the model and the search."""
+    per = "" if facts.is_regression else " per class"
     enough = "Low: more records or a larger epsilon would improve accuracy much."
     if facts.signal >= MIN_GOOD_SIGNAL:
         enough = "Sufficient."
@@ -561,7 +568,7 @@ def _summarize(facts: Facts) -> tuple[str, ...]:
         search = "low-budget evaluation of other candidates"
     if facts.public is not None:
         search = f"on the public data {facts.public}, at no cost; then one training"
-    if facts.many_columns:
+    if facts.has_many_columns:
         model, search = (
             "linear model of a few columns.",
             f"selection among {facts.columns:,} columns",
@@ -579,16 +586,9 @@ def _summarize(facts: Facts) -> tuple[str, ...]:
 def _choose_commands(
     facts: Facts, data: str | None, given: Mapping[str, Any], public: str | None
 ) -> list[Command]:
-    """Return the recommended command, then alternatives, the most useful first.
+    """Return the recommended command, then alternatives, the most useful first."""
 
-    Args:
-        facts: Public numbers.
-        data: Name or path of the data; None: they were handed over in memory.
-        given: Epsilon, delta and the options of the data that are not the defaults.
-        public: Name or path of public data.
-    """
-
-    def of(task: str, why: str, **more: Any) -> Command:
+    def make_command(task: str, why: str, **more: Any) -> Command:
         options = {**given, **more}
         chosen = tuple((name, value) for name, value in options.items() if value is not None)
         return Command(task=task, data=data, options=chosen, why=why)
@@ -597,14 +597,14 @@ def _choose_commands(
     why = "train the model above under this budget."
     if public is not None:
         why = "search on the public data, then train once with privacy."
-    first = [of("arch", why, **searched)]
-    if facts.many_columns:
+    first = [make_command("arch", why, **searched)]
+    if facts.has_many_columns:
         named = {"method": "top", **searched} if searched else {}
         why = "select columns and train on them under this budget."
-        first.insert(0, of("features", why, **named))
+        first.insert(0, make_command("features", why, **named))
     if not facts.learns:
         first = [
-            of(
+            make_command(
                 "plan arch",
                 "print the releases of a run; nothing is read or spent. Train once the "
                 "signal-to-noise ratio is sufficient.",
@@ -634,9 +634,9 @@ def _choose_commands(
             )
         )
     two = facts.outputs == 2 and facts.known and facts.metric is None
-    if facts.learns and two and not facts.many_columns:
+    if facts.learns and two and not facts.has_many_columns:
         others.append(
-            of(
+            make_command(
                 "arch",
                 "use balanced accuracy if some classes are rare.",
                 metric="balanced-accuracy",
@@ -644,5 +644,6 @@ def _choose_commands(
             )
         )
     if facts.learns:
-        others.append(of("plan arch", "print the privacy cost first; nothing is read or spent."))
+        why = "print the privacy cost first; nothing is read or spent."
+        others.append(make_command("plan arch", why))
     return [*checks, *first, *others] if facts.poor else [*first, *checks, *others]

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 PACKAGE_FOLDER = Path(pasearch.__file__).parent
-"""Folder of the package, whose whole code is part of the fingerprint."""
+"""Folder of this package; all its .py files are part of the fingerprint."""
 
 SURROUNDINGS_FILE = "surroundings.json"
 """File in `private/` with the environment of the run at its start."""
@@ -44,7 +44,7 @@ PART_NAMES = {
     "libraries": "the libraries that multiply matrices",
     "compiler": "environment variables of numba and BLAS (NUMBA_..., OPENBLAS_...)",
 }
-"""Names of fingerprint parts in messages, if not the key itself."""
+"""Name of a part of the fingerprint in messages; other parts are named "the <key>"."""
 
 
 def compute_fingerprint(
@@ -54,9 +54,9 @@ def compute_fingerprint(
     *public: Dataset | None,
     request: bytes = b"",
 ) -> tuple[str, dict[str, str]]:
-    """Return a hash of everything the run's releases depend on, and the hashes of its parts.
+    """Return the hash of everything that the run's releases depend on, and a hash of each part.
 
-    The hashes stay in `private/`, tied to the run's key.
+    The hashes depend on private data: they are stored in `private/`, bound to the run's keys.
 
     Args:
         dataset: Private or declared-public data set.
@@ -135,6 +135,7 @@ def check_surroundings(private: Path, device: str, *, begun: bool) -> None:
 
 
 def _describe_differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """Describe each difference between two results of `describe_surroundings` by one phrase."""
     told = [
         f"{name} was {before[kind].get(name, 'not set')}, and is {now[kind].get(name, 'not set')}"
         for kind in ("versions", "compiler")
@@ -143,8 +144,8 @@ def _describe_differences(before: dict[str, Any], now: dict[str, Any]) -> list[s
     ]
     then, here = ([each[name] for name in ("threads", "device")] for each in (before, now))
     texts = {
-        "threads": f"the threads were {then[0]}, and are {here[0]} (OMP_NUM_THREADS, or how many "
-        "cores the process may use)",
+        "threads": f"the number of threads was {then[0]}, and is {here[0]} (OMP_NUM_THREADS, or "
+        "the number of cores that the process may use)",
         "device": f"the device was {then[1]}, and is {here[1]}",
         "machine": "the processor differs, or the build or settings of torch do (ATEN_..., "
         "MKL_..., ONEDNN_...)",
@@ -159,7 +160,7 @@ def _describe_differences(before: dict[str, Any], now: dict[str, Any]) -> list[s
 
 
 def read_compiler_environment() -> dict[str, str]:
-    """Return the environment variables of numba and BLAS, except the cache folder."""
+    """Return the environment variables NUMBA_... and OPENBLAS_..., except the cache folder."""
     return {
         name: value
         for name, value in sorted(os.environ.items())
@@ -168,11 +169,11 @@ def read_compiler_environment() -> dict[str, str]:
 
 
 def list_blas_libraries() -> list[str]:
-    """List the BLAS libraries of this process: the last bit of a sum may depend on them.
+    """Describe the BLAS libraries of this process; the last bit of a sum may depend on them.
 
-    Guarantee: the same in every process of one environment, whatever else was imported before.
+    Guarantee: the same in every process of one environment, whatever was imported before.
     """
-    import scipy.linalg  # noqa: F401  (it brings its own library, which must count either way)
+    import scipy.linalg  # noqa: F401 - loads its BLAS library, so that it is always listed
     import threadpoolctl
     import torch  # noqa: F401
 
@@ -182,7 +183,11 @@ def list_blas_libraries() -> list[str]:
 
 @functools.cache
 def list_versions(*, cluster: bool = False) -> dict[str, str]:
-    """Return the versions of all packages that a result depends on; with Ray for a cluster."""
+    """Return the version of Python and of each package that a result depends on.
+
+    Args:
+        cluster: Whether to include Ray.
+    """
     names = (
         "dp-accounting", "torch", "torchvision", "numpy", "scipy", "scikit-learn",
         "pandas", "pyarrow", "deap", "optuna", "numba", "llvmlite",

@@ -4,10 +4,11 @@
     privacy-aware workflow, PAW   the same candidates, trained with privacy  ->  the best of those
     both winners                  trained again, several times, with privacy and without  ->  test
 
-All candidates have the same training records and are scored exactly on the same validation records;
-of equal ones the one with the fewest parameters wins. Test records are read only after both
-workflows have chosen. "Without privacy" is the same recipe without noise, at the matching learning
-rate; gradients are still clipped. All records are declared public: nothing here is charged.
+All candidates have the same training records and are scored exactly on the same validation records.
+If scores are equal, the candidate with the fewest parameters wins. Test records are read only after
+both workflows have chosen. "Without privacy" means the same recipe without noise, with the learning
+rate for a noise of 0; gradients are still clipped. All records are declared public, so nothing is
+charged.
 
     gap  =  PAW - STW (accuracy), or STW - PAW (an error): how much better the PAW model is
     PR   =  trained parameters of the STW model / those of the PAW model
@@ -49,8 +50,6 @@ from pasearch.terminal_escaping import escape_text
 from pasearch.training.metrics import find_metric_by_noun
 
 if TYPE_CHECKING:
-    from pasearch.data.partitions import Dataset
-    from pasearch.data.split import Split
     from pasearch.runs.keys import Stream
     from pasearch.search.plan import Plan
     from pasearch.spaces.candidate import Candidate
@@ -59,12 +58,12 @@ if TYPE_CHECKING:
 ACCEPTED_OPTIONS = (
     *DATA_OPTIONS, "data_is_public", "steps", "batch", "learning_rate", "device", "force",
 )  # fmt: skip
-"""Options of `search_architecture` that a comparison has too."""
+"""Options of `search_architecture` that `compare_workflows` accepts too."""
 
 MIN_SECONDS_FOR_PROCESSES = 60.0
-"""Estimated training time from which on other processes are worth starting, seconds."""
+"""Minimum estimated time of all trainings, at which worker processes are started, seconds."""
 
-MAX_GENOTYPES = 4096  # number of genotypes that are drawn at most to find different candidates
+MAX_GENOTYPES = 4096  # maximum number of genotypes drawn in search of different candidates
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +78,7 @@ class ScoredCandidate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workflow:
-    """A row of Table I: the choice of one workflow, with its test scores in the metric's unit.
+    """The choice of one workflow with its test scores, in the metric's unit (a row of Table I).
 
     Args:
         name: "STW" or "PAW".
@@ -119,15 +118,15 @@ class Comparison:
     Args:
         data: Name of the data.
         train: Number of training records of every candidate and of both winners.
-        validation: Number of records that both workflows chose by.
-        test: Number of records that both winners were tested on.
+        validation: Number of validation records, by which both workflows chose.
+        test: Number of test records of both winners.
         epsilon: Epsilon of every training with privacy.
         delta: Delta of every training with privacy.
-        signal: Signal-to-noise ratio of such a training per output of a network (a class, or a
-            number). Below 5, accuracy is near chance.
+        signal: Signal-to-noise ratio of a training with privacy, per class (in total for
+            regression). Below 5, accuracy is near chance.
         metric: Name of the score: accuracy, mean absolute error ...
         space: Name of the space of the candidates.
-        tried: Candidates, the one with the fewest trained parameters first.
+        tried: Scored candidates, by increasing number of trained parameters.
         standard: Choice of the standard workflow.
         aware: Choice of the privacy-aware workflow.
 
@@ -149,7 +148,7 @@ class Comparison:
 
     @property
     def repeats(self) -> int:
-        """Number of trainings of each winner with privacy, and of those without."""
+        """Number of trainings of each winner with privacy; as many are made without."""
         return len(self.aware.private)
 
     @property
@@ -166,18 +165,17 @@ class Comparison:
         """Return the lead of the PAW model on the test records, in the metric's unit.
 
         Args:
-            private: Whether the models were trained with privacy.
+            private: Whether to compare the trainings with privacy, or those without.
 
         Returns:
-            The mean over repeats, and half the width of its 95 % interval (Student's t; 0 of one
-            repeat). Below 0 the STW model is better.
+            The mean over repeats, and half the width of its 95 % interval (Student's t; 0 for one
+            repeat). A mean below 0 says that the STW model is better.
         """
         both = (self.aware, self.standard)
         aware, standard = (np.array(each.private if private else each.plain) for each in both)
         metric = find_metric_by_noun(self.metric)
-        sign = (
-            1.0 if metric.to_metric_value(1.0) > metric.to_metric_value(0.0) else -1.0
-        )  # a smaller error is better
+        is_higher_better = metric.to_metric_value(1.0) > metric.to_metric_value(0.0)
+        sign = 1.0 if is_higher_better else -1.0
         mean, half = estimate_mean_and_half_width(sign * (aware - standard))
         return float(mean), float(half)
 
@@ -236,22 +234,22 @@ class Comparison:
         }  # fmt: skip
 
     def table(self) -> str:
-        """Return a row of Table I for each workflow, the chosen models, and the sentence."""
+        """Format the comparison as text: a table with a row per workflow, and the chosen models."""
 
-        def with_interval(mean: Any, half: Any, sign: str = "") -> str:
+        def format_interval(mean: Any, half: Any, sign: str = "") -> str:
             return f"{mean:{sign}.4f}" + (f" +- {half:.4f}" if self.repeats > 1 else "")
 
         rows = [["workflow", "parameters", f"{self.metric} with privacy", "without privacy"]]
         for word, each in (("standard", self.standard), ("privacy-aware", self.aware)):
             scores = (
-                with_interval(*estimate_mean_and_half_width(np.array(e)))
+                format_interval(*estimate_mean_and_half_width(np.array(e)))
                 for e in (each.private, each.plain)
             )
             rows.append([f"{word} ({each.name})", f"{each.parameters:,}", *scores])
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         gap = "Gap: none, both chose the same model."
         if not self.is_same_model:
-            private, plain = (with_interval(*self.gap(each), "+") for each in (True, False))
+            private, plain = (format_interval(*self.gap(each), "+") for each in (True, False))
             gap = f"Gap (lead of the PAW model): {private} with privacy, {plain} without."
         repeats = "one training each" if self.repeats == 1 else f"{self.repeats:,} trainings each"
         if self.repeats > 1:
@@ -284,7 +282,7 @@ def compare_workflows(
     delta: float | None = None, candidates: int = 10, repeats: int = 5, seed: int = 0,
     workers: int | None = None, on_training: ProgressCallback | None = None, **options: Any,
 ) -> Comparison:  # fmt: skip
-    """Compare the model that is chosen without privacy with the one chosen with privacy in mind.
+    """Compare a model chosen among trainings without privacy with one chosen among private ones.
 
     The same candidates are trained once without privacy (the standard workflow) and once with it
     (the privacy-aware one), on the same training records, and scored exactly on the same validation
@@ -299,10 +297,10 @@ def compare_workflows(
         space: Search space: a name, a .toml file or a `Space`.
         epsilon: Epsilon of every training with privacy, above 0.
         delta: Delta of every training with privacy, below 1/n; None: the power of ten below 1/n.
-        candidates: Number of candidates, 2 or more: the space's default and drawn ones; all of a
-            space that has no more.
-        repeats: Number of trainings of each winner with privacy, and of those without: 1 or more, 2
-            or more for an interval.
+        candidates: Number of candidates, 2 or more: the default of the space, and others drawn at
+            random; all candidates of a smaller space.
+        repeats: Number of trainings of each winner with privacy, and again without: 1 or more; an
+            interval requires 2 or more.
         seed: Seed of split, candidates, batches and noise, 0 to 2^64 - 1; nothing here is private.
         workers: Number of worker processes; None: one per core.
         on_training: Callback with (finished trainings, all trainings).
@@ -345,27 +343,37 @@ def compare_workflows(
         )
         study, test, plans, name = _plan_comparison(request, candidates)
         metric, slow = plans[0].score_metric, sum(2 * e.seconds_per_training()[0] for e in plans)
-        signal, done, every = _check_signal(plans[0], force=request.force), 0, 0
+        assert plans[0].signal is not None
+        signal = plans[0].signal / plans[0].schema.outputs
+        if not (signal >= MIN_SIGNAL or request.force):
+            raise BudgetError(
+                f"epsilon is {plans[0].budget.epsilon:g}: {study.train:,} training records have a "
+                f"signal-to-noise ratio of {signal:.2g} per output there; below {MIN_SIGNAL:g}, "
+                "every model is near chance. Raise `epsilon=`, add records, or compare anyway "
+                "with `force=True`."
+            )
+        done, every = 0, 0
 
-        def report(finished: int, _: int) -> None:
+        def report_progress(finished: int, _: int) -> None:
             if on_training is not None:
                 on_training(done + finished, every)
 
-        def errors(study: CrossoverStudy, models: list[int], numbers: range) -> np.ndarray:
-            """Return the errors of trainings with privacy and without, (models, 2, numbers)."""
+        def measure_errors(study: CrossoverStudy, models: list[int], numbers: range) -> np.ndarray:
+            """Return the errors of the repeats `numbers`, (models, 2, numbers): private, plain."""
             points: list[Point] = [
                 (model, place, repeat)
                 for model in models for place in (0, 1) for repeat in numbers
             ]  # fmt: skip
             found = measure_points(
-                study, points, CheckpointFile(None, {}), executor=executor, on_training=report,
+                study, points, CheckpointFile(None, {}), executor=executor,
+                on_training=report_progress,
                 max_serial=1 if slow > MIN_SECONDS_FOR_PROCESSES else MAX_SERIAL_TRAININGS,
             )  # fmt: skip
             shape = len(models), 2, len(numbers)
             return np.array([found[point] for point in points]).reshape(shape)
 
         every = 2 * len(study.models) + 4 * repeats
-        choice = errors(study, list(range(len(study.models))), range(1))[:, :, 0]
+        choice = measure_errors(study, list(range(len(study.models))), range(1))[:, :, 0]
         aware, standard = map(int, choice.argmin(axis=0))
         winners = sorted({standard, aware})
         # Repeat 0 was used for the choice, so tested trainings have independent draws.
@@ -373,16 +381,16 @@ def compare_workflows(
         every = done + 2 * repeats * len(winners)
         assert study.places is not None
         tested = replace(study, places=(study.places[0], test))
-        tests = errors(tested, winners, range(1, repeats + 1))
+        tests = measure_errors(tested, winners, range(1, repeats + 1))
 
-    def scores(errors: np.ndarray) -> tuple[float, ...]:
+    def convert_to_scores(errors: np.ndarray) -> tuple[float, ...]:
         return tuple(float(metric.to_metric_value(1.0 - each)) for each in errors)
 
-    def workflow(name: str, place: int) -> Workflow:
+    def make_workflow(name: str, place: int) -> Workflow:
         model, (private, plain) = study.models[place], tests[winners.index(place)]
         return Workflow(
             name=name, candidate=model.candidate, parameters=model.parameters,
-            private=scores(private), plain=scores(plain),
+            private=convert_to_scores(private), plain=convert_to_scores(plain),
         )  # fmt: skip
 
     return Comparison(
@@ -399,29 +407,25 @@ def compare_workflows(
             ScoredCandidate(
                 name=model.name, parameters=model.parameters, private=private, plain=plain
             )
-            for model, errors_ in zip(study.models, choice, strict=True)
-            for private, plain in [scores(errors_)]
+            for model, errors in zip(study.models, choice, strict=True)
+            for private, plain in [convert_to_scores(errors)]
         ),
-        standard=workflow("STW", standard),
-        aware=workflow("PAW", aware),
+        standard=make_workflow("STW", standard),
+        aware=make_workflow("PAW", aware),
     )
 
 
 def _plan_comparison(
     request: SearchRequest, candidates: int
 ) -> tuple[CrossoverStudy, np.ndarray, list[Plan], str]:
-    """Plan a comparison.
-
-    Args:
-        request: Request of strategy `stw`.
-        candidates: Number of candidates.
+    """Plan a comparison from a request of strategy `stw`.
 
     Returns:
-        Trainings of the choice; indices of the test records; the plan of one training of each
-        candidate; and the name of the space.
+        The trainings by which both workflows choose; the indices of the test records; the plan of
+        one training of each candidate; and the name of the space.
 
     Raises:
-        UsageError: The records are private, or the space has one candidate alone.
+        UsageError: The records are private, or the space has a single candidate.
     """
     if request.space != "auto":
         named_space(request.space)  # an unknown name is refused before anything else
@@ -442,11 +446,24 @@ def _plan_comparison(
         )
     named = (Model(name=e.describe(), candidate=e).with_parameters(dataset.schema) for e in found)
     models = sorted(named, key=lambda model: model.parameters)
-    plans = [_plan_single_training(request, dataset, plan.split, model) for model in models]
-    slots = plan.split.draw_positions(keys.stream("split").generator())
+    # A plan without comparison would also train on the validation records. The split of each plan
+    # therefore counts them as test records, so that the noise is that of `split.train` records.
+    split = plan.split
+    least = 0.25 / split.n  # a fraction above 0, as a split requires, that rounds to 0 records
+    train = split.train / split.n - least
+    single = replace(
+        request, strategy="fixed", space="auto", variants=False,
+        split=f"{train!r},{least!r},{1.0 - train - least!r}",
+    )  # fmt: skip
+    plans = [
+        prepare_search(replace(single, architecture=each.candidate), dataset).plan
+        for each in models
+    ]
+    assert all(each.split.train == split.train for each in plans)
+    slots = split.draw_positions(keys.stream("split").generator())
     study = CrossoverStudy(
         dataset=dataset, models=models, settings=[[make_setting(each)] for each in plans],
-        train=plan.split.train, test=plan.split.validation, metric=plan.score_metric.name,
+        train=split.train, test=split.validation, metric=plan.score_metric.name,
         seed=request.seed or 0, device=choose_device(request),
         places=(slots["train"], slots["validation"]),
     )  # fmt: skip
@@ -456,11 +473,12 @@ def _plan_comparison(
 def draw_candidates(space: Space, most: int, stream: Stream) -> tuple[Candidate, ...]:
     """Draw different candidates of a space, its default first.
 
-    Two genotypes may mean one candidate: candidates are counted, not genotypes.
+    Several genotypes may encode the same candidate, so genotypes are drawn until enough candidates
+    are found.
 
     Args:
         space: Space to draw from.
-        most: Number of candidates; all of a smaller space.
+        most: Number of candidates to return; fewer if the space has fewer.
         stream: Random stream of the draw.
     """
     count = most
@@ -470,40 +488,3 @@ def draw_candidates(space: Space, most: int, stream: Stream) -> tuple[Candidate,
         if len(found) >= most or count >= min(space.count(), MAX_GENOTYPES):
             return found[:most]
         count = min(2 * count, space.count(), MAX_GENOTYPES)
-
-
-def _plan_single_training(
-    request: SearchRequest, dataset: Dataset, split: Split, model: Model
-) -> Plan:
-    """Plan one training of a model on the training records only.
-
-    A plan without comparison would also train on the validation records. Its split therefore counts
-    them as test records, so that the noise is that of a training on `split.train` records.
-    """
-    least = 0.25 / split.n  # less than one record, because a split wants a share above 0
-    train = split.train / split.n - least
-    asked = replace(
-        request, architecture=model.candidate, strategy="fixed", space="auto", variants=False,
-        split=f"{train!r},{least!r},{1.0 - train - least!r}",
-    )  # fmt: skip
-    plan = prepare_search(asked, dataset).plan
-    assert plan.split.train == split.train
-    return plan
-
-
-def _check_signal(plan: Plan, *, force: bool) -> float:
-    """Return the signal-to-noise ratio per output of a training with privacy.
-
-    Raises:
-        BudgetError: The ratio is so low that accuracy would be near chance, without `force`.
-    """
-    assert plan.signal is not None
-    signal = plan.signal / plan.schema.outputs
-    if not (signal >= MIN_SIGNAL or force):
-        raise BudgetError(
-            f"epsilon is {plan.budget.epsilon:g}: {plan.split.train:,} training records have a "
-            f"signal-to-noise ratio of {signal:.2g} per output there; below {MIN_SIGNAL:g}, every "
-            "model is near chance. Raise `epsilon=`, add records, or compare anyway with "
-            "`force=True`."
-        )
-    return signal

@@ -5,8 +5,8 @@
     them at each epsilon and once without noise; exact error on the test records
 
 Nothing private is read: the records are declared public. With a private table as `data` and public
-records as `proxy`, only the schema and n of the private table are used, and every signal mu n is
-that of its n records.
+records as `proxy`, only the schema and n of the private table are used. The noise is then chosen so
+that each training has the signal-to-noise ratio mu n of a training on these n private records.
 
 Source: Bao et al., sections III, VI-C and VI-D.
 """
@@ -51,11 +51,13 @@ if TYPE_CHECKING:
 SHARED_OPTIONS = (
     "steps", "batch", "device", "metric", "executor", "workers", "ray_address", "gpus_per_worker",
 )  # fmt: skip
-"""Options of a run that also apply to the crossover measured in addition to it."""
+"""Options of a run on public data that also apply to the crossover measured after it."""
 
-COMPANION_REPEATS = 5  # trainings of each model at each epsilon
+COMPANION_REPEATS = 5
+"""Number of trainings of each model at each epsilon, in a crossover measured after a run."""
+
 COMPANION_GRID = ".1:10:log8"
-"""Epsilons of the crossover that is measured in addition to a run on public data."""
+"""Epsilons of a crossover that is measured after a run on public data."""
 
 MAX_TRAININGS = 100_000  # maximum number of trainings of a measurement; more would take days
 
@@ -66,7 +68,7 @@ def measure_crossover(
     proxy: str | Path | None = None, seed: int = 0, workers: int | None = None,
     store: str | Path | None = None, on_training: ProgressCallback | None = None, **options: Any,
 ) -> CrossoverReport:  # fmt: skip
-    """Measure the error of models over epsilon, and at which epsilon another one becomes the best.
+    """Measure the error of models at several epsilons, and the epsilons at which the best changes.
 
     Args:
         data: Public data with `data_is_public=True`; or private data, which then require `proxy`.
@@ -77,9 +79,9 @@ def measure_crossover(
         repeats: Number of trainings of each model at each epsilon, 2 or more for an interval.
         delta: Delta of each training; None: the default for n.
         proxy: Public data with the same schema, measured at the n of `data`.
-        seed: Seed of splits and noise; nothing here is private.
+        seed: Seed of splits and noise, which need no secrecy on public data.
         workers: Number of trainings at a time, without effect on the result; None: all that fit.
-        store: File of finished trainings, which are reused for the same comparison.
+        store: File that stores finished trainings, which a repeated measurement reuses.
         on_training: Callback with (finished trainings, all trainings).
         options: Options of `search_architecture` for the data and training: bounds, classes,
             schema, target, data_root, steps, batch, device, executor ...
@@ -104,10 +106,12 @@ def measure_crossover(
             "epsilons or repeats."
         )
     found = parse_models(models, dataset.schema)
-    plans = [
-        [_plan_single_training(request, planned, each, Budget(epsilon, delta)) for epsilon in grid]
-        for each in found
-    ]
+    plans: list[list[Plan]] = []
+    for each in found:
+        own = {"recipe": each.recipe} if each.recipe is not None else {}
+        asked = replace(request, architecture=each.candidate, strategy="fixed", **own)
+        budgets = [Budget(epsilon, delta) for epsilon in grid]
+        plans.append([prepare_search(replace(asked, budget=b), planned).plan for b in budgets])
     first = plans[0][0]
     study = CrossoverStudy(
         dataset=dataset, models=found, settings=[[make_setting(p) for p in row] for row in plans],
@@ -153,13 +157,17 @@ def measure_crossover(
 def measure_public_crossover(
     request: SearchRequest, dataset: Dataset, space: Space, winner: Candidate
 ) -> dict[str, Any]:
-    """Measure a crossover after a run on public data: its winner, the simplest, the largest model.
+    """Measure the crossover of the winner of a public run with a simple and the largest model.
 
     Args:
         request: Request of the run.
         dataset: Declared-public data set.
-        space: Search space of the run; two entries of a portfolio are compared as well.
+        space: Search space of the run, which contributes its smallest and largest entries if it is
+            a portfolio, and its default otherwise.
         winner: Released candidate.
+
+    Returns:
+        Plain values of the crossover, as `result.json` stores them.
 
     Cost: none: the records were declared public.
     """
@@ -185,7 +193,7 @@ def make_grid_options(
 ) -> dict[str, Any]:
     """Make the options of `search_architecture` that measure a crossover on private records.
 
-    Every training of the grid is then planned and charged under one total (strategy `grid`).
+    The run then charges every training of the grid to one budget (strategy `grid`).
 
     Args:
         data: Private data, of which only metadata are read.
@@ -215,24 +223,16 @@ def make_grid_options(
 
 
 def make_setting(plan: Plan) -> TrainingSetting:
-    """Return the training setting of a calibrated plan of strategy `fixed`."""
+    """Return the recipes and noise of a calibrated plan of strategy `fixed`."""
     assert plan.trial_mu is not None
     noise = next((noise for _, noise in plan.front_noise), None)
     return TrainingSetting(recipes=plan.recipes, mu=plan.trial_mu, front_noise=noise)
 
 
-def _plan_single_training(
-    request: SearchRequest, dataset: Dataset, model: Model, budget: Budget
-) -> Plan:
-    own = {"recipe": model.recipe} if model.recipe is not None else {}
-    asked = replace(request, architecture=model.candidate, strategy="fixed", budget=budget, **own)
-    return prepare_search(asked, dataset).plan
-
-
 def _resolve_public_records(
     proxy: str | Path | None, request: SearchRequest
 ) -> tuple[Dataset, Dataset, str]:
-    """Return the public records, the data to plan for, and what must hold for their comparison."""
+    """Return the public records, the data set to plan for, and the assumption made (a sentence)."""
     dataset = resolve_dataset(request.data, request)
     if proxy is None:
         if not dataset.public:

@@ -1,4 +1,4 @@
-"""Feature selections: plan one, or run it.
+"""Feature selection: its plan and its run.
 
 Source: Bao et al., sections V-B and VIII-B; docs/rules.md, rules 1, 11 and 12; docs/result.md.
 """
@@ -33,7 +33,7 @@ from pasearch.features.selector import (
 from pasearch.features.trainers import TRAINERS
 from pasearch.results import FEATURE_SELECTION, FeatureResult, compute_digest
 
-TRAINER_ALIASES = {"logistic": "objective"}  # aliases of trainers
+TRAINER_ALIASES = {"logistic": "objective"}  # trainer of each alias
 
 
 @accept_request_fields(FeatureRequest)
@@ -57,7 +57,7 @@ def plan_feature_selection(request: FeatureRequest) -> FeaturePlan:
 
 @accept_request_fields(FeatureRequest)
 def select_features(request: FeatureRequest) -> FeatureResult:
-    """Choose features and train a linear model on them, under one budget that pays for both.
+    """Select features and train a linear model on them, under one budget for both.
 
     Guarantee: everything in the run's `release/` folder together is (epsilon, delta)-DP under
     zero-out adjacency, as the privacy card states.
@@ -117,17 +117,17 @@ prepare = accept_request_fields(FeatureRequest)(prepare_run)
 
 
 def make_selection_choice(request: FeatureRequest, method: str, trainer: str) -> Choice:
-    """Make the choice of a selector, with the settings that `auto` leaves open filled in.
+    """Make the choice of a selector and a trainer, with default values for unset settings.
 
     Raises:
-        UsageError: A setting that this method does not have.
+        UsageError: The request has a setting that this method does not have.
     """
     given = {name: getattr(request, name, None) for name in list_setting_names()}
     return make_choice(method, trainer, size=request.k, **given)
 
 
 class PreparedSelection(Prepared[FeaturePlan]):
-    """A feature selection."""
+    """A feature selection with its calibrated plan, ready to run."""
 
     def execute(self, session: Session) -> FeatureResult:
         from pasearch.features.engine import FeatureSearch
@@ -153,12 +153,12 @@ class PreparedSelection(Prepared[FeaturePlan]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeatureRunOutput(RunOutput):
-    """Output of a feature selection's run that does not follow from its plan.
+    """Output of a feature selection that does not follow from its plan.
 
     Args:
         best: Selected features, from `selection_json`.
-        width: Number of inputs of the model: features, or directions in them.
-        link: Name of the function from scores to probabilities.
+        width: Number of inputs of the model: features, or principal directions.
+        link: Name of the function from linear scores to predictions.
         shown: Released values of the selection, from `selection_json`, and curves.
     """
 
@@ -167,7 +167,7 @@ class FeatureRunOutput(RunOutput):
     link: str
     shown: dict[str, Any]
 
-    def task_fields(self, plan: FeaturePlan, score: dict[str, Any]) -> dict[str, Any]:
+    def make_task_fields(self, plan: FeaturePlan, score: dict[str, Any]) -> dict[str, Any]:
         pooling, parameters = plan.choice.selector.pooling, (self.width + 1) * plan.schema.outputs
         return {
             "task": FEATURE_SELECTION,
@@ -192,11 +192,15 @@ class FeatureRunOutput(RunOutput):
 def selection_json(
     chosen: SelectionResult, names: list[str]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """List the chosen features, and the values that were released to choose them.
+    """Return the fields of `result.json` on the selection.
 
     Args:
         chosen: Selection of the engine.
         names: Names of all features.
+
+    Returns:
+        The field `best` with the selected features; and fields with the noisy values by which they
+        were selected.
     """
     order = chosen.order or tuple(chosen.view.columns.tolist())
     best = {
@@ -224,12 +228,13 @@ def selection_json(
 
 
 def list_source_columns(names: list[str], schema: Any) -> list[str]:
-    """Return the columns that features come from, in order; arrays have none."""
+    """Return the table columns that features were encoded from, in order; empty for arrays."""
     columns = {name: c.name for c in getattr(schema, "columns", ()) for name in c.feature_names()}
     return list(dict.fromkeys(columns[name] for name in names if name in columns))
 
 
 def _recipe_json(plan: FeaturePlan) -> dict[str, Any]:
+    """Return the field `recipe` of `result.json`: how the linear model was trained."""
     recipe = plan.recipe
     if recipe is None:
         assert plan.model_noise is not None

@@ -1,11 +1,11 @@
-"""Start and end of every run of any task.
+"""Start, execution and end of a run of any task.
 
     request  ->  data set (metadata)   ->  plan (printed)  ->  folder, ledger, keys
              ->  search or selection (`Prepared.execute`)  ->  release/ (all at once)
              ->  keys destroyed
 
-`run` starts a run and `carry_out` also finishes an interrupted one. `create_run` and `reopen_run`
-give its folder, `opened` its ledger and keys; `publish` writes what is released.
+`run` starts a run; `carry_out` also finishes an interrupted one. `create_run` and `reopen_run`
+yield its folder, and `open_ledger_and_keys` its ledger and keys. `publish` writes the release.
 
 Source: docs/rules.md, rules 1, 10, 11 and 12; docs/result.md.
 """
@@ -66,7 +66,7 @@ if TYPE_CHECKING:
 AnyPlan = TypeVar("AnyPlan", bound="Plan | FeaturePlan")
 
 DATA_SOURCE_FIELDS = ("search_on", "validate_on")
-"""Fields of a request that name further data: a file, or a built-in data set."""
+"""Fields of a request that name public data: a file or a built-in data set."""
 
 PATH_FIELDS = ("data_root", "schema", "cache", "ledger")
 """Fields of a request that name other files or folders."""
@@ -74,7 +74,7 @@ PATH_FIELDS = ("data_root", "schema", "cache", "ledger")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
-    """An open run.
+    """Resources of a run that is being executed.
 
     Args:
         folder: Folder of the run.
@@ -95,14 +95,14 @@ class Session:
     trials: Callable[[Stream], Journal]
 
     def engine_fields(self) -> dict[str, Any]:
-        """Return the fields that both engines use."""
+        """Return the fields that the engines of both tasks use, by name."""
         names = ("folder", "ledger", "keys", "device", "progress", "executor")
         return {name: getattr(self, name) for name in names}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared(Generic[AnyPlan]):
-    """Request with its data set and calibrated plan; nothing private was read.
+    """A request with its data set and calibrated plan; nothing private has been read.
 
     Args:
         request: Request of the user.
@@ -118,12 +118,12 @@ class Prepared(Generic[AnyPlan]):
     searched_on: Dataset | None = None
     validated_on: Dataset | None = None
 
-    def request_for_resume(self) -> dict[str, Any]:
-        """Convert the parts of the request that a resume restores differently to plain values."""
+    def make_resume_fields(self) -> dict[str, Any]:
+        """Return the fields of the request that are stored in another form than the user gave."""
         return {}
 
     def execute(self, session: Session) -> Result:
-        """Search or select, train, test and publish, within an open run."""
+        """Execute the plan: search or select, train, test, publish; return the result."""
         raise NotImplementedError
 
 
@@ -133,7 +133,7 @@ def run(
     out: str | Path | None = None,
     progress: Progress | bool | None = None,
 ) -> Any:
-    """Run a prepared request in a new folder, and return its result."""
+    """Run a prepared request in a new folder, and return the result of its task."""
     with create_run(prepared, out) as folder:
         return carry_out(prepared, folder, resumed=False, progress=progress)
 
@@ -145,7 +145,7 @@ def carry_out(
     resumed: bool,
     progress: Progress | bool | None = None,
 ) -> Any:
-    """Execute a plan in its folder, from the start or from its interruption."""
+    """Execute a plan from the start or from its interruption, and return the result."""
     from pasearch.api.trials import open_trials
 
     plan, dataset, request = prepared.plan, prepared.dataset, prepared.request
@@ -194,9 +194,9 @@ def check_not_refused(prepared: Prepared[Any]) -> None:
 
 @contextmanager
 def create_run(prepared: Prepared, out: str | Path | None) -> Iterator[RunFolder]:
-    """Create the folder of a run, and delete it if the run is refused before it has spent.
+    """Create the folder of a run, and delete it if the run is refused before it is charged.
 
-    Guarantee: afterwards no time of `release/`, `private/` or the folder reveals when the run
+    Guarantee: afterwards no file time in `release/`, `private/` or the folder reveals when the run
     ended.
 
     Args:
@@ -214,7 +214,7 @@ def create_run(prepared: Prepared, out: str | Path | None) -> Iterator[RunFolder
     if not prepared.plan.public:
         check_ledger_budget(request)
     kept = json.dumps(
-        request_to_json(request, **prepared.request_for_resume()), default=to_plain_json
+        request_to_json(request, **prepared.make_resume_fields()), default=to_plain_json
     )
     out = request.out if out is None else out
     folder = RunFolder.create(out, prepared.dataset.name, {"request.json": kept})
@@ -224,7 +224,7 @@ def create_run(prepared: Prepared, out: str | Path | None) -> Iterator[RunFolder
 
 @contextmanager
 def _handle_errors(folder: RunFolder, *, new: bool) -> Iterator[None]:
-    """Hide the file times of a finished run; after an error state the charge and what to do.
+    """Hide the file times of a finished run; after an error, report whether the run is charged.
 
     Args:
         folder: Folder of the run.
@@ -240,7 +240,7 @@ def _handle_errors(folder: RunFolder, *, new: bool) -> Iterator[None]:
         if new and isinstance(error, ChargedError):
             folder.hide_times()
         elif new and isinstance(error, (UsageError, BudgetError)):
-            if not _has_begun(folder) or not _has_spent(folder):
+            if not _has_begun(folder) or not _is_charged(folder):
                 folder.discard()
         raise
     except Exception as error:
@@ -248,7 +248,7 @@ def _handle_errors(folder: RunFolder, *, new: bool) -> Iterator[None]:
         if new and not _has_begun(folder):
             folder.discard()
             then = "Nothing was read or charged: repeat the command."
-        # The text of an unknown error may contain files of `private/`, or values.
+        # The message of an unknown error may contain paths in `private/`, or values of records.
         words = describe_system_error(error)
         if words is None or isinstance(error, BrokenPipeError):
             error.add_note(then)
@@ -258,10 +258,10 @@ def _handle_errors(folder: RunFolder, *, new: bool) -> Iterator[None]:
 
 @contextmanager
 def _report_lost_folder(folder: RunFolder) -> Iterator[None]:
-    """Report that a run stays charged if its folder was deleted while it ran.
+    """Replace an error by a message that the run stays charged, if its folder is gone.
 
     Raises:
-        MachineError: The folder is gone; it replaces the original error.
+        MachineError: The folder was deleted or moved; this replaces the original error.
     """
     try:
         yield
@@ -278,10 +278,9 @@ def _report_lost_folder(folder: RunFolder) -> Iterator[None]:
 
 
 def _has_begun(folder: RunFolder) -> bool:
-    """Check whether a run may have read a record, or is reserved in a shared ledger.
+    """Check whether a run may have read a record or reserved budget in a shared ledger.
 
-    Keys are created before both and destroyed at the end. An earlier interruption leaves nothing to
-    resume.
+    Keys are created before either, and destroyed at the end of the run.
     """
     return (folder.private / "keys").exists() or folder.finished
 
@@ -310,12 +309,12 @@ def reopen_run(path: str | Path) -> Iterator[RunFolder]:
 
 
 def publish(folder: RunFolder, document: dict[str, Any], model: bytes) -> str:
-    """Publish a result, its card, its report and its model, all at once; return the card.
+    """Publish `result.json`, card, report and model in one atomic step; return the card's text.
 
     Args:
         folder: Folder of a run that has not published.
-        document: Content of `result.json`; warnings on its quality are added.
-        model: Weights as bytes of the file that the document names.
+        document: Content of `result.json`; warnings, effects and hashes of files are added to it.
+        model: Content of the file of weights.
     """
     document["warnings"] += find_result_warnings(document, restore_schema(document))
     if found := rank_model_effects(document, model):
@@ -334,11 +333,11 @@ def publish(folder: RunFolder, document: dict[str, Any], model: bytes) -> str:
 
 
 def render_release_files(document: dict[str, Any]) -> dict[str, str]:
-    """Render the files of `release/` that follow from `result.json`; texts by file name."""
+    """Render the files of `release/` that depend on `result.json` alone; return texts by name."""
     from pasearch.report.card import card_json, card_markdown
     from pasearch.report.html import report_html
 
-    told = {name: value for name, value in document.items() if name != "files"}  # their digests
+    told = {name: value for name, value in document.items() if name != "files"}  # their hashes
     return {
         "privacy-card.md": card_markdown(told),
         "privacy-card.json": json.dumps(card_json(told), indent=2) + "\n",
@@ -403,7 +402,7 @@ class RunEnvironment:
 
 
 def make_result_tail(plan: Plan | FeaturePlan, made: RunEnvironment) -> dict[str, Any]:
-    """Make the last part of `result.json`: assumptions, published bounds, run environment."""
+    """Make the last part of `result.json`: attack bound, assumptions, warnings, environment."""
     if made.secure_noise:
         drawn = "all random numbers from AES-256"
     elif made.device == "cuda":
@@ -438,7 +437,7 @@ def make_result_tail(plan: Plan | FeaturePlan, made: RunEnvironment) -> dict[str
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOutput:
-    """Output of a run; everything else in `result.json` follows from its plan.
+    """Output of a run that `result.json` states; everything else there follows from the plan.
 
     Args:
         test_points: Noisy score count of the test records.
@@ -452,8 +451,8 @@ class RunOutput:
     sha256: str
     test_cells: Sequence[int] = ()
 
-    def task_fields(self, plan: Any, score: dict[str, Any]) -> dict[str, Any]:
-        """Return the fields of `result.json` that depend on the task: space, recipe, best, ...
+    def make_task_fields(self, plan: Any, score: dict[str, Any]) -> dict[str, Any]:
+        """Make the fields of `result.json` that depend on the task: space, recipe, best, ...
 
         Args:
             plan: Plan of the run.
@@ -465,9 +464,9 @@ class RunOutput:
 def make_result_document(
     plan: Plan | FeaturePlan, found: RunOutput, made: RunEnvironment
 ) -> dict[str, Any]:
-    """Make `result.json` without derived fields; docs/result.md describes every field."""
+    """Make `result.json`, without the fields that `publish` adds; docs/result.md describes it."""
     score = make_score_json(plan, found.test_points, found.exact_points, found.test_cells)
-    own = found.task_fields(plan, score)
+    own = found.make_task_fields(plan, score)
     return {
         **make_result_head(plan, own["task"]),
         "space": own["space"],
@@ -510,7 +509,7 @@ def release_result(
 def make_score_json(
     plan: Plan | FeaturePlan, points: int, exact: int | None, cells: Sequence[int] = ()
 ) -> dict[str, Any]:
-    """Make the test score of the released model: noisy, and also exact on public data.
+    """Make the field `score` of `result.json`: the noisy test score, exact too on public data.
 
     Args:
         plan: Plan of the run.
@@ -553,12 +552,17 @@ def make_score_json(
 
 
 def name_data(data: object) -> str:
-    """Return the name of a run's data."""
+    """Return the path or name of data as a string; `IN_MEMORY_NAME` for data in memory."""
     return str(data) if isinstance(data, (str, Path)) else IN_MEMORY_NAME
 
 
 def request_to_json(request: Request, **spelt_out: Any) -> dict[str, Any]:
-    """Return a request as plain values with absolute paths, for a resume from anywhere."""
+    """Convert a request to plain values with absolute paths, for a resume from any folder.
+
+    Args:
+        request: Request of the user.
+        spelt_out: Values that replace fields of the request, from `make_resume_fields`.
+    """
     left = {"data", "budget", "progress", "out", *spelt_out}
     values = {each.name: getattr(request, each.name) for each in fields(request)}
     paths = {name: values.get(name) for name in (*DATA_SOURCE_FIELDS, *PATH_FIELDS)}
@@ -579,12 +583,12 @@ def request_to_json(request: Request, **spelt_out: Any) -> dict[str, Any]:
 
 
 def read_request(private: Path, kinds: Mapping[str, type[Request]], data: Any = None) -> Request:
-    """Read the request of a run.
+    """Read the stored request of a run.
 
     Args:
         private: Folder `private/` of the run.
         kinds: Request class of each task.
-        data: The same records, if they were in memory.
+        data: The records of the run, if it was started with records in memory.
 
     Raises:
         UsageError: The run has not begun, or its data were in memory and are not given.
@@ -601,7 +605,7 @@ def read_request(private: Path, kinds: Mapping[str, type[Request]], data: Any = 
             values["data"] = data
         request = kind(budget=budget, **values)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        # Keys are made before any read.
+        # Keys are created before any record is read.
         told = (
             f"{private.parent} stopped before it began ({type(error).__name__}): nothing was read."
         )
@@ -619,11 +623,11 @@ def read_request(private: Path, kinds: Mapping[str, type[Request]], data: Any = 
 def open_ledger_and_keys(
     prepared: Prepared, folder: Any, device: str, *, resumed: bool
 ) -> Iterator[tuple[Ledger, Keys]]:
-    """Open the ledger and keys of a new or resumed run, and reserve its plan.
+    """Open the ledger and keys of a new or resumed run, and reserve its plan in a shared ledger.
 
     Raises:
-        UsageError: Inconsistent files, another environment (`check_surroundings`), or a ledger in
-            use.
+        UsageError: Inconsistent files, another environment (`check_surroundings`), or a ledger that
+            another process uses.
         BudgetError: Data, plan or code have changed, or the shared ledger's budget is exhausted.
     """
     plan, request = prepared.plan, prepared.request
@@ -631,7 +635,7 @@ def open_ledger_and_keys(
     secure = request.secure_noise
     ledger_path, keys_path = folder.private / "ledger.sqlite", folder.private / "keys"
     begun, known = keys_path.exists(), ledger_path.exists()
-    if resumed:  # releases without the keys of their split cannot be continued
+    if resumed:  # earlier releases used a split that only the same keys reproduce
         made = ("trials.sqlite", "trials", "schema.json", "front_ends")
         released = any((folder.private / name).exists() for name in made)
         gone = [name for name, there in (("keys", begun), ("ledger", known)) if not there]
@@ -661,8 +665,8 @@ def open_ledger_and_keys(
         yield ledger, keys
 
 
-def _has_spent(folder: Any) -> bool:
-    """Check whether a refused run is charged, in its ledger or in a shared ledger."""
+def _is_charged(folder: Any) -> bool:
+    """Check whether a run is charged, in its ledger or in a shared ledger."""
     if _read_reservation(folder):
         return True
     path = folder.private / "ledger.sqlite"
@@ -673,7 +677,7 @@ def _has_spent(folder: Any) -> bool:
 
 
 def describe_environment(prepared: Prepared, device: str, reproducible: bool) -> RunEnvironment:
-    """Describe the environment of a run."""
+    """Collect the facts about a run's environment that `result.json` states."""
     from pasearch.runs.shared_ledger import SharedLedger
 
     request, shared = prepared.request, None
@@ -696,7 +700,7 @@ def describe_environment(prepared: Prepared, device: str, reproducible: bool) ->
 
 
 def check_ledger_budget(request: Request) -> None:
-    """Refuse a new shared ledger without a budget."""
+    """Refuse a request that names a new shared ledger without its total budget."""
     if request.ledger is None or Path(request.ledger).exists() or request.ledger_budget is not None:
         return
     raise UsageError(
@@ -706,7 +710,7 @@ def check_ledger_budget(request: Request) -> None:
 
 
 def _reserve_plan(prepared: Prepared, folder: Any, keys: Keys) -> None:
-    """Reserve the whole plan in the ledger of the data set, if the user named one."""
+    """Reserve the whole plan in the shared ledger, if the user named one."""
     from pasearch.runs.shared_ledger import SharedLedger
 
     request, plan = prepared.request, prepared.plan
@@ -742,7 +746,7 @@ the run is not known to be reserved in it."""
 
 
 def _read_reservation(folder: RunFolder) -> str | None:
-    """Read the file `RESERVED`; None if the run has no shared ledger."""
+    """Return the content of `RESERVATION_FILE`; None if the run has no shared ledger."""
     path = folder.private / RESERVATION_FILE
     return path.read_text(encoding="utf-8") if path.exists() else None
 
@@ -756,12 +760,12 @@ def _make_lost_ledger_error(path: str | Path, what: str) -> BudgetError:
 
 
 def forecast_ledger(prepared: Prepared[Any]) -> Forecast | None:
-    """Forecast the total of a run's shared ledger; None without a ledger or a total.
+    """Forecast the total of a shared ledger after a run; None without a ledger or its budget.
 
     Raises:
         UsageError: The ledger has another total, or cannot be used.
 
-    Cost: nothing.
+    Cost: none.
     """
     from pasearch.runs.shared_ledger import SharedLedger
 
@@ -775,6 +779,7 @@ def forecast_ledger(prepared: Prepared[Any]) -> Forecast | None:
 
 
 def _resolve_ledger_budget(request: Request, n: int) -> Budget | None:
+    """Return the total budget of a shared ledger from the request; None if it states none."""
     named = "The delta of `ledger_budget=`"
     return Budget(*total).resolve(n, named) if (total := request.ledger_budget) else None
 
@@ -782,7 +787,7 @@ def _resolve_ledger_budget(request: Request, n: int) -> Budget | None:
 def estimate_schema(
     plan: AnyPlan, dataset: Dataset, ledger: Ledger, keys: Keys, folder: RunFolder
 ) -> AnyPlan:
-    """Estimate the undeclared schema privately, and return the plan with the complete schema.
+    """Estimate the undeclared parts of the schema privately; return the plan with the full schema.
 
     Guarantee: the privacy cost and all lines of the plan are unchanged; they do not depend on the
     estimated schema.
@@ -798,7 +803,7 @@ def estimate_schema(
         ChargedError: Fewer than two classes were found. The run ends, and stays charged.
 
     Cost: the plan's line "classes", on the training records, and its line "schema", on the
-        partition that has epsilon to spare.
+        validation records, or on the test records if there are none.
     """
     if not plan.estimates_schema:
         return plan
@@ -824,7 +829,7 @@ def estimate_schema(
 
 
 def _check_classes_found(plan: Plan | FeaturePlan, schema: Any, keys: Keys) -> None:
-    """End a run whose released class list has fewer than two classes: no model can be trained."""
+    """End a run with fewer than two estimated classes, because no model can be trained."""
     classes = None if schema.regression else getattr(schema.target, "categories", None)
     if classes is None or len(classes) >= MIN_CLASSES:
         return

@@ -1,6 +1,6 @@
-"""A backbone trained on public data, for `front_end = { weights = ..., module = ... }`.
+"""Training of a backbone on public data, for `front_end = { weights = ..., module = ... }`.
 
-Training is without privacy: every record it reads was declared public by being named here.
+Training is without privacy: by passing data to `pretrain`, the caller declares them public.
 
     SGD with Nesterov momentum, one cycle of the learning rate (Smith and Topin 2018), label
     smoothing .1; images are shifted by up to an eighth, and mirrored if they have colours
@@ -37,21 +37,21 @@ from pasearch.errors import UsageError
 from pasearch.files import write_new_file
 from pasearch.training.augmentation import Augmentation
 
-HELD_OUT = 0.1  # fraction of the records that measures the accuracy if the data has no test set
-BATCH = 128  # records per step
-MAX_RATE = 0.1  # highest learning rate of the cycle
-MAX_EPOCHS = 1000
+HELD_OUT_FRACTION = 0.1  # fraction of the records to test on, if the data has no test set
+BATCH_SIZE = 128  # records per step
+MAX_LEARNING_RATE = 0.1  # highest learning rate of the cycle
+MAX_EPOCHS = 1000  # maximum number of epochs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pretrained:
-    """The result of a pretraining.
+    """A trained backbone.
 
     Args:
-        path: The file of weights.
+        path: File of weights.
         module: Name of the module that the weights are for.
         accuracy: Exact accuracy on public records that were not used for training.
-        sha256: Hash of the file.
+        sha256: SHA-256 of the file, hexadecimal.
     """
 
     path: Path
@@ -65,16 +65,16 @@ def pretrain(
     data_root: str | Path | None = None, device: str = "auto", seed: int = 0,
     on_epoch: Callable[[int, float], None] | None = None,
 ) -> Pretrained:  # fmt: skip
-    """Train a backbone on public images, and write its weights.
+    """Train a backbone on public images, and write its weights to a file.
 
     Args:
-        data: Name or path of images with classes. They must be public: nothing protects them.
+        data: Name or path of images with classes. They must be public: training adds no noise.
         out: Path of the new file with the weights.
         module: Name of the network, a key of `data.backbones.MODULES`.
         epochs: Number of passes over the images, 1 to 1,000.
         data_root: Folder of torchvision's data sets, for built-in names.
         device: "auto", "cpu" or "cuda".
-        seed: Seed of the initial weights, the order and the augmentation.
+        seed: Seed of the initial weights, of the order of records and of the augmentation.
         on_epoch: Callback with (finished epochs, mean loss of the last one).
 
     Raises:
@@ -95,7 +95,7 @@ def pretrain(
     if os.path.lexists(path):
         raise UsageError(f"{path} exists: name a new file for the weights.")
     if not path.absolute().parent.is_dir():
-        raise UsageError(f"The folder of {path} is not there: name one that is.")
+        raise UsageError(f"The folder of {path} does not exist: name a file in an existing folder.")
     if not check_positive_integer("epochs", epochs) <= MAX_EPOCHS:
         raise UsageError(f"epochs is {epochs:,}: expected 1 to {MAX_EPOCHS:,}.")
     where = choose_device(TrainRequest(data=data, device=device))  # pyright: ignore[reportArgumentType]
@@ -106,26 +106,27 @@ def pretrain(
     PublicBackbone(module, 0, "").output_shape(shape)
     dataset, _ = assume_public(dataset, 1000)
     records = dataset.all_records(None)
-    first_held = len(records) - (dataset.official_test or max(1, round(HELD_OUT * dataset.n)))
+    held_out = dataset.official_test or max(1, round(HELD_OUT_FRACTION * dataset.n))
+    first_held = len(records) - held_out
 
     generator = np.random.default_rng(seed)
     has_colours = len(shape) == 3 and shape[0] == 3
     views = Augmentation(views=1, shift=min(shape[-2:]) // 8, flip=has_colours)
     trained_on = torch.nonzero(records.valid[:first_held]).flatten().numpy()
-    steps = max(1, len(trained_on) // BATCH)
+    steps = max(1, len(trained_on) // BATCH_SIZE)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         network = build_backbone_module(module)
         head = nn.Linear(MODULES[module][1], dataset.schema.outputs)
         model = nn.Sequential(network, head).to(where).train()
         optimizer = torch.optim.SGD(
-            model.parameters(), lr=MAX_RATE, momentum=0.9, nesterov=True, weight_decay=5e-4
+            model.parameters(), lr=MAX_LEARNING_RATE, momentum=0.9, nesterov=True, weight_decay=5e-4
         )
-        cycle = torch.optim.lr_scheduler.OneCycleLR(optimizer, MAX_RATE, epochs * steps)
+        cycle = torch.optim.lr_scheduler.OneCycleLR(optimizer, MAX_LEARNING_RATE, epochs * steps)
         for epoch in range(1, epochs + 1):
             order, total = generator.permutation(trained_on), 0.0
             for step in range(steps):
-                chosen = torch.from_numpy(order[step * BATCH : (step + 1) * BATCH])
+                chosen = torch.from_numpy(order[step * BATCH_SIZE : (step + 1) * BATCH_SIZE])
                 x = prepare_images(views.apply(records.x[chosen], generator), shape).to(where)
                 y = records.y[chosen].to(where)
                 loss = functional.cross_entropy(model(x), y, label_smoothing=0.1)

@@ -1,14 +1,14 @@
-"""Requests of all tasks: each option once, with its type, default, help, group and flag.
+"""Requests of all tasks: the only definition of each option (type, default, help, group, flag).
 
     field of a request  ->  argument of a Python function, such as search_share=.2
                         ->  option of the command line, its help, docs/reference.md
-                        ->  its name in errors
+                        ->  name of the option in error messages
 
 A request is a frozen value, validated on creation and stored in `private/`, so that a run can be
-resumed from another working directory. This module has no heavy imports, because help needs it.
+resumed from another working directory. This module has no slow imports, so that `--help` is fast.
 
-An error names an option as in Python, `search_share=`; the command line shows its flag instead
-(`errors.OPTION_REFERENCE`).
+An error message names an option as in Python, `search_share=`; the command line replaces the name
+by the flag (`errors.OPTION_REFERENCE`).
 
 Source: docs/rules.md, rules 1 and 13.
 """
@@ -60,7 +60,7 @@ MAX_CATEGORIES = 1_000_000  # maximum number of estimated categories of a column
 DATA, BUDGET, SEARCH, TRAINING, PUBLIC, RUN = GROUPS = (
     "Data", "Budget", "Search and choice", "Training", "Public information", "The run",
 )  # fmt: skip
-"""Headings of options in help and reference, in this order."""
+"""Headings above groups of options in `--help` and docs/reference.md, in this order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class Option:
         default_text: Description of the default, if it is not a value.
         flag: Flag on the command line; empty: the name with dashes; None: Python only.
         reads: Type on the command line, if it differs from Python.
-        of: Strategies or methods with this option, each with its default; empty: all.
+        of: Strategies or methods that have this option, with the default of each; empty: all.
     """
 
     help: str
@@ -85,7 +85,7 @@ class Option:
 
     @property
     def help_text(self) -> str:
-        """Help with the default, and the strategies or methods that have the option."""
+        """Help, followed by the strategies or methods that have the option, and the default."""
         of = "; ".join(
             show_strategy(name) + (f", default {of}" if of else "") for name, of in self.of.items()
         )
@@ -94,7 +94,7 @@ class Option:
 
 
 def option(default: Any, help: str, group: str, **more: Any) -> Any:
-    """Return a dataclass field for an option; `more` are further fields of `Option`."""
+    """Make the dataclass field of an option; `more` are further fields of `Option`."""
     return field(default=default, metadata={"option": Option(help, group, **more)})
 
 
@@ -109,7 +109,7 @@ def make_executor(
     ray_address: str | None = None,
     gpus_per_worker: float | None = None,
 ) -> Executor:
-    """Make an execution backend; it starts no process before its `with` block.
+    """Make an execution backend, which starts processes when its `with` block is entered.
 
     Args:
         name: Name of the backend, one of `EXECUTORS`.
@@ -149,7 +149,7 @@ def check_executor(name: str, device: str, why_none: Mapping[str, str]) -> None:
     Args:
         name: Name of the backend, one of `EXECUTORS`.
         device: "cpu" or "cuda".
-        why_none: Reason why a backend would train nothing, by name; empty if it would train.
+        why_none: Reasons why backends would train nothing, by name; without those that would train.
 
     Raises:
         UsageError: The requested backend would train nothing.
@@ -168,8 +168,8 @@ def check_executor(name: str, device: str, why_none: Mapping[str, str]) -> None:
 class Request:
     """Request of any task; only `data` may be positional."""
 
-    task: ClassVar[str] = ""
-    among: ClassVar[tuple[str, ...]] = ()  # strategies or methods of the task, without auto
+    task: ClassVar[str] = ""  # name of the command
+    among: ClassVar[tuple[str, ...]] = ()  # strategies or methods of the task, except auto
 
     data: Data = "digits"
     _: KW_ONLY
@@ -342,7 +342,7 @@ class Request:
             from pasearch.data.lines import parse_separator
             from pasearch.data.table_format import read_column_names
 
-            # As names: a resume may come from another working directory.
+            # Stored as names instead of a path, because a resume may run in another folder.
             object.__setattr__(self, "columns", read_column_names(self.columns))
             object.__setattr__(self, "separator", parse_separator(self.separator))
         if self.device not in DEVICES:
@@ -368,7 +368,7 @@ class Request:
             raise UsageError(f"Seed is {shown}: expected an integer, 0 to 2^64 - 1.")
 
     def make_executor(self) -> Executor:
-        """Make the execution backend; it starts no process before its `with` block."""
+        """Make the execution backend, which starts processes in its `with` block."""
         return make_executor(self.executor, self.workers, self.ray_address, self.gpus_per_worker)
 
     @property
@@ -407,8 +407,8 @@ class TrainRequest(Request):
     )
     noise: str | None = option(
         None,
-        "Law of the noise on encoded gradients (recipe encoded-gaussian): gaussian, student-t:9, "
-        "laplace, ..., or search for the one of least error at equal price.",
+        "Distribution of the noise on encoded gradients (recipe encoded-gaussian): gaussian, "
+        "student-t:9, laplace, ..., or search for the one of least error at equal privacy cost.",
         TRAINING,
         default_text="the recipe's",
     )
@@ -458,7 +458,7 @@ class TrainRequest(Request):
         if self.storage is not None:
             from pasearch.runs.journal import parse_address
 
-            # As an address: its password is not shown, and a resume may come from elsewhere.
+            # Parsed, because an address hides its password and does not depend on the folder.
             object.__setattr__(self, "storage", parse_address(self.storage))
         for name in ("batch", "steps"):
             if getattr(self, name) is not None:
@@ -473,7 +473,7 @@ class TrainRequest(Request):
 
     @property
     def recipes(self) -> list[Any]:
-        """The recipes, as a list: one, if nothing is to be chosen."""
+        """The recipes as a list, also if there is only one."""
         return list(self.recipe) if isinstance(self.recipe, (list, tuple)) else [self.recipe]
 
 
@@ -575,7 +575,7 @@ class SearchRequest(TrainRequest, ChoiceRequest):
             )
 
 
-GENETIC_METHODS = {"pafs": "", "cfs-ga": ""}
+GENETIC_METHODS = {"pafs": "", "cfs-ga": ""}  # methods with the options of genetic algorithms
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -647,9 +647,9 @@ Answer = TypeVar("Answer")
 
 
 def list_options(request: type[Request]) -> Iterator[tuple[str, Any, Option]]:
-    """Yield (name, default, option) of all options of a task, its specific options first.
+    """Yield (name, default, option) for each option of a task, task-specific options first.
 
-    The strategies and methods of an option are limited to those of the task.
+    `Option.of` is limited to the strategies or methods of the task.
     """
     homes = [vars(kind).get("__annotations__", {}) for kind in request.__mro__]
     home = {each.name: [each.name in own for own in homes].index(True) for each in fields(request)}
@@ -660,13 +660,17 @@ def list_options(request: type[Request]) -> Iterator[tuple[str, Any, Option]]:
 
 
 DATA_OPTIONS = tuple(name for name, _, each in list_options(SearchRequest) if each.group == DATA)
-"""Options that describe the data: those of every command that reads or plans with data."""
+"""Options that describe the data, which every command with data accepts."""
 
 
 def accept_request_fields(
     request: Callable[P, AnyRequest],
 ) -> Callable[[Callable[[AnyRequest], Answer]], Callable[P, Answer]]:
-    """Decorate a function of a request to accept the request's fields as arguments."""
+    """Decorate a function of a request, so that it accepts the request's fields as arguments.
+
+    The decorated function has the signature of the request class, and its docstring lists the
+    options.
+    """
     kind: Any = request
 
     def decorated(function: Callable[[AnyRequest], Answer]) -> Callable[P, Answer]:
@@ -701,7 +705,7 @@ Raises:
 
 
 def _add_arguments(text: str, request: type[Request]) -> str:
-    """Insert the request's options and errors into a docstring, before its `Returns:`."""
+    """Insert the request's options and errors into a docstring, before `Returns:` or `Cost:`."""
     options = "\n".join(
         fill(
             f"{name}: {option.help_text}"
@@ -722,11 +726,12 @@ def _add_arguments(text: str, request: type[Request]) -> str:
     return text[:place] + ARGUMENTS_TEMPLATE.format(options=options) + text[place:]
 
 
-def _check_options(request: type[Request], name: str, places: int, given: set[str]) -> None:
+def _check_options(request: type[Request], name: str, positional: int, given: set[str]) -> None:
+    """Refuse several positional arguments, and names that are no fields of the request."""
     known = {each.name for each in fields(request)}
-    if places > 1:
+    if positional > 1:
         raise UsageError(
-            f"{name} accepts only data as a positional argument: write {name}(data, budget=..., "
+            f"{name} accepts only data as a positional argument: use {name}(data, budget=..., "
             "target=...)."
         )
     if unknown := sorted(given - known):

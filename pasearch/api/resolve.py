@@ -1,6 +1,6 @@
-"""From a request to what a plan is made of: the data's form, public data, the split, the network.
+"""Resolution of a request into the inputs of a plan: device, data set, public data, split.
 
-Of the data that a request names only the form is looked at here: names, shapes, number types.
+Only metadata of private data are read here: names, shapes, data types, number of records.
 
 Source: docs/rules.md, rules 1 and 13.
 """
@@ -32,14 +32,14 @@ from pasearch.planning import ESTIMATE_DELTA, ESTIMATE_SHARE, LEDGER_ESTIMATE_DE
 
 
 def choose_device(request: Request) -> str:
-    """Return "cpu" or "cuda".
+    """Return the device of the trainings: "cpu" or "cuda".
 
     Raises:
-        UsageError: A GPU is demanded and there is none.
+        UsageError: The request names "cuda", and there is no GPU.
     """
     if request.device == "cpu":
         return "cpu"
-    # A plan is made faster without loading torch: it is asked only where a GPU may be.
+    # Importing torch is slow, so torch is asked only on machines that may have a GPU.
     places = ("/proc/driver/nvidia", "/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg", "/dev/nvmap")
     if sys.platform not in ("linux", "darwin") or any(map(os.path.exists, places)):
         import torch
@@ -48,8 +48,8 @@ def choose_device(request: Request) -> str:
             return "cuda"
     if request.device == "cuda":
         raise UsageError(
-            "Device 'cuda' was demanded, but torch finds no CUDA GPU here: take `device='cpu'`, "
-            "or `device='auto'`."
+            "Device 'cuda' was requested, but torch finds no CUDA GPU here: use `device='cpu'` or "
+            "`device='auto'`."
         )
     return "cpu"
 
@@ -59,15 +59,20 @@ PROPOSED_SCHEMA = "the schema, which was read from the records"
 
 
 def _is_proposed(dataset: Dataset) -> bool:
+    """Check whether the schema was read from private records and not edited afterwards."""
     return getattr(dataset.schema, "proposed", False) and not dataset.public
 
 
 def resolve_dataset(data: Any, request: Request) -> Dataset:
-    """Return the data that a request names, or was given: its form is looked at, no value.
+    """Make the data set of a request; only metadata are read, no value.
+
+    Args:
+        data: Name, path, pandas frame, pair (x, y) of arrays, or a data set.
+        request: Request with the user's declarations about the data.
 
     Raises:
-        UsageError: Neither a name, a path, a frame, a pair (x, y) of arrays nor a data set; or a
-            schema that was read from private records and not edited.
+        UsageError: Data of another type, or a schema that was read from private records and not
+            edited afterwards.
     """
     if isinstance(data, Dataset):
         dataset = replace(data, public=data.public or request.data_is_public)
@@ -77,7 +82,7 @@ def resolve_dataset(data: Any, request: Request) -> Dataset:
         dataset = from_arrays(*data, **_collect_declarations(request, DECLARATIONS))
     elif hasattr(data, "columns") and hasattr(data, "iloc"):
         dataset = make_dataset_from_frame(data, request)
-    else:  # its type only: to show it would be to print records
+    else:  # the message names the type only, because the value may contain records
         raise UsageError(
             f"data is a {type(data).__name__}: expected a name, a path, a pandas frame, or a pair "
             "(x, y) of arrays."
@@ -93,9 +98,10 @@ def resolve_dataset(data: Any, request: Request) -> Dataset:
 
 
 def make_dataset_from_frame(frame: Any, request: Request) -> Dataset:
-    """Return a pandas frame as a data set: its columns' names and types are its form.
+    """Convert a pandas frame to a data set; only names and types of columns are read.
 
-    Types that are none of texts are listed as taken as public: see `data.frames`.
+    Types other than strings are listed as assumed public, because pandas may have inferred them
+    from values (`data.frames`).
     """
     from pasearch.data.frames import (
         TYPES_DESCRIPTION,
@@ -111,12 +117,12 @@ def make_dataset_from_frame(frame: Any, request: Request) -> Dataset:
     declared = None if request.schema is None else load_schema(request.schema)
     for name, times in Counter(names).items():
         if times > 1:
-            raise UsageError(f"The frame's column {name!r} is there twice: rename one.")
+            raise UsageError(f"The frame has {times} columns {name!r}: rename them.")
     for name, dtype in zip(names, frame.dtypes, strict=True):
         if getattr(dtype, "kind", "O") == "c":
             raise UsageError(
-                f"The frame's column {name!r} is of type {dtype}: expected numbers or texts. Make "
-                "two columns of it, or leave it out."
+                f"The frame's column {name!r} is of type {dtype}: expected numbers or strings. "
+                "Convert it to two columns, or leave it out."
             )
     if len(names) < 2:
         raise UsageError("The frame has fewer than two columns: expected features and a target.")
@@ -144,18 +150,26 @@ def make_dataset_from_frame(frame: Any, request: Request) -> Dataset:
 
 
 def load_declared(source: str, request: Request, declared: tuple[str, ...]) -> Dataset:
-    """Return the data set at a path or of a built-in name, under some of the declarations."""
+    """Load a data set by path or built-in name, with the request's declarations in `declared`."""
     return load_dataset(source, **_collect_declarations(request, declared))
 
 
 def _collect_declarations(request: Request, declared: tuple[str, ...]) -> dict[str, Any]:
-    """Return the user's declarations about data, as `DataDeclaration` takes it."""
+    """Return the request's declarations about data, as arguments of `load_dataset`."""
     said = {name: getattr(request, name) for name in (*declared, "data_root", "download")}
     return {**said, "public": request.data_is_public}
 
 
 def assume_public(dataset: Dataset, most: int) -> tuple[Dataset, tuple[str, ...]]:
-    """Return the data set with everything undeclared read from its records, and its names."""
+    """Read everything undeclared from the records, without a charge.
+
+    Args:
+        dataset: Data set with a possibly incomplete schema.
+        most: Maximum number of categories of a column.
+
+    Returns:
+        The data set with a complete schema, and the names of the items that were read.
+    """
     from pasearch.data.estimation import read_public_schema
 
     names = dataset.schema.undeclared
@@ -169,7 +183,7 @@ def assume_public(dataset: Dataset, most: int) -> tuple[Dataset, tuple[str, ...]
 def load_public_data(
     option: str, source: str, request: Request, dataset: Dataset
 ) -> tuple[Dataset, Dataset, tuple[str, ...]]:
-    """Return public data, the private data with its schema completed by them, and what that is.
+    """Load public data, and complete the schema of the private data from them.
 
     Args:
         option: Name of the option with the public data.
@@ -177,32 +191,41 @@ def load_public_data(
         request: Request with the user's declarations about data.
         dataset: Private data set.
 
+    Returns:
+        The public data set; the private data set with a complete schema; and a description of what
+        was taken from the public data, to be listed as assumed public.
+
     Raises:
         UsageError: Another schema, or data that may be the private data themselves.
     """
     public = load_declared(source, replace(request, data_is_public=True), list_declarations(source))
     itself = source in BUILT_IN_NAMES and source == dataset.name and not dataset.public
     if itself or (source not in BUILT_IN_NAMES and public.n == dataset.n):
-        # By the number of records alone: whether the records are equal, no answer may tell.
+        # Only the number of records is compared: comparing values would reveal private ones.
         raise UsageError(
             f"`{option}={source}`: it has as many records as the private data, {public.n:,}, so "
-            "it is taken for the private data themselves, which are not public. Name public data "
-            "of the same kind; if these are, leave one record out."
+            "it may be the private data themselves. Name public data of the same kind; if these "
+            "are, leave one record out."
         )
     public, _ = assume_public(public, request.max_categories)
     assumed: tuple[str, ...] = ()
     if dataset.schema.undeclared:
         assumed = (f"everything undeclared, from the public data {public.name}",)
         dataset = replace(dataset, schema=dataset.schema.completed_by(public.schema))
-    check_same_form(public, dataset.schema, option)
+    check_same_schema(public, dataset.schema, option)
     return public, dataset, assumed
 
 
-def check_same_form(public: Dataset, schema: AnySchema, option: str) -> None:
-    """Refuse public data of another form than the private data's.
+def check_same_schema(public: Dataset, schema: AnySchema, option: str) -> None:
+    """Refuse public data whose features or classes differ from those of the private data.
+
+    Args:
+        public: Public data set.
+        schema: Schema of the private data.
+        option: Name of the option with the public data.
 
     Raises:
-        UsageError: Other features, another order of them, or another number of classes.
+        UsageError: Other features, another order of features, or other classes.
     """
     own = public.schema
     same = own.shape == schema.shape and own.outputs == schema.outputs
@@ -218,10 +241,10 @@ def check_same_form(public: Dataset, schema: AnySchema, option: str) -> None:
 
 
 def parse_split_shares(split: str | None) -> Any:
-    """Return the shares of train, validation and test that `split=` names; None without any.
+    """Parse the option `split` into fractions (train, validation, test); None without fractions.
 
     Raises:
-        UsageError: Not three numbers.
+        UsageError: The text is neither "paper" nor three numbers.
     """
     if split in (None, "paper"):
         return None
@@ -231,14 +254,21 @@ def parse_split_shares(split: str | None) -> Any:
         shares = ()
     if len(shares) != 3:
         raise UsageError(
-            f"`split={split!r}`: expected 'paper', or three shares 'train,validation,test' such as "
+            f"`split={split!r}`: expected 'paper', or fractions 'train,validation,test' such as "
             "'0.8,0.1,0.1'."
         )
     return shares
 
 
 def make_request_split(request: Request, dataset: Dataset, *, scored: bool, **more: Any) -> Split:
-    """Return the sizes of the partitions; `scored` and `more` go to `data.split.make_split`."""
+    """Make the split of a request: the sizes of its partitions.
+
+    Args:
+        request: Request, which may name fractions.
+        dataset: Data set to split.
+        scored: Whether candidates or variants are scored, which requires validation records.
+        more: Further arguments of `data.split.make_split`.
+    """
     paper, official_test = request.split == "paper", dataset.official_test
     shares = parse_split_shares(request.split)
     if shares is None and not (paper or official_test):
@@ -251,10 +281,10 @@ def make_request_split(request: Request, dataset: Dataset, *, scored: bool, **mo
 def _choose_shares_for_estimation(
     request: Request, dataset: Dataset, *, scored: bool
 ) -> tuple[float, float, float] | None:
-    """Return shares with records enough to estimate a table's columns from; None: the usual ones.
+    """Return fractions with enough records to estimate a table's columns; None for the default.
 
-    From public numbers: n, the budget, and how many items are undeclared. Where even `MOST_SHARE`
-    is not enough, what is estimated is poor anyway, and the records are left to the training.
+    They depend on public numbers only: n, the budget, the number of undeclared items. If even
+    `MAX_ESTIMATION_SHARE` is not enough, more records would not help, so training gets them.
     """
     items = len(dataset.schema.undeclared) - (find_undeclared_classes(dataset.schema) is not None)
     if not (isinstance(dataset.schema, TableSchema) and items):
@@ -275,16 +305,23 @@ def _choose_shares_for_estimation(
 
 MAX_ESTIMATION_SHARE = 0.3  # largest fraction of the records for the estimation
 ESTIMATION_RECORDS = 40.0
-"""Number of records that a table's columns are estimated from, in standard deviations of the noise.
+"""Number of records for the estimation of a table's columns, in standard deviations of its noise.
 
-Measured on four tables of 7,000 to 17,000 records at epsilon .5 (one or two seeds): with a fifth
-instead of a tenth, areas under the curve of .56 to .80 become .77 to .89."""
+Measured on four tables of 7,000 to 17,000 records at epsilon .5 (one or two seeds): with a fifth of
+the records instead of a tenth, areas under the ROC curve of .56 to .80 become .77 to .89."""
 
 
 def make_plan_terms(
     request: Request, dataset: Dataset, split: Split, assumed: tuple[str, ...]
 ) -> PlanTerms:
-    """Make the public inputs of a run's plan; `assumed` was read from the records uncharged."""
+    """Make the public inputs of a run's plan.
+
+    Args:
+        request: Request of the user.
+        dataset: Data set of the run.
+        split: Sizes of its partitions.
+        assumed: Names of items that were read without a charge, to be listed as assumed public.
+    """
     return PlanTerms(
         name=dataset.name, schema=dataset.schema, public=dataset.public, budget=request.total,
         split=split, most=request.max_categories, assumed_public=(*dataset.assumed, *assumed),

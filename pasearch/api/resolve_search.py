@@ -1,6 +1,6 @@
-"""From a search's request to its plan: recipes, public data, network or space, strategy.
+"""Resolution of a search request into a plan: recipes, public data, networks, strategy.
 
-    request  ->  recipes read  ->  public data  ->  network or space  ->  strategy  ->  plan
+    request  ->  recipes  ->  public data  ->  network or space  ->  strategy  ->  plan
 
 Source: docs/rules.md, rules 1 and 13.
 """
@@ -64,7 +64,7 @@ OVERRIDING_FIELDS = {
     "steps": "steps", "steps_scale": "steps", "batch_share": "expected_batch_size",
     "average": "average", "clip_norm": "bounding", "momentum": "momentum",
 }  # fmt: skip
-"""Recipe field that overrides each setting of a portfolio entry, if the user sets it."""
+"""Recipe field that, if the user sets it, replaces each setting of a portfolio entry."""
 
 GIVEN_SPACE_NAME = "given"  # name of the space of one given architecture
 
@@ -75,8 +75,8 @@ PRIVATE_QUERIES = 20
 """Approximate number of private validation queries of a training; each costs epsilon."""
 
 PAPER_STRATEGIES = {"paas-paper": {"strategy": "paas", "score_epsilon": 0.02, "returns": "last"}}
-"""Strategies with a paper's settings: epsilon' of a score (Bao et al., IX-A); and which one of all
-candidates is returned."""
+"""Strategies with a paper's settings (Bao et al., IX-A): the strategy, epsilon of a score, and
+the generation whose best candidate is returned."""
 
 STRATEGY_SETTINGS = (
     "candidates", "generations", "law", "max_candidates", "returns", "rungs", "eps_grid", "repeats",
@@ -86,44 +86,44 @@ STRATEGY_SETTINGS = (
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedSearch(Prepared[Plan]):
-    """A search, or the training of one network, with its solved plan.
+    """A search, or the training of one network, with its calibrated plan.
 
     Args:
-        given: The one network that the user gave, as it was given.
+        given: Network that the user gave, before recipes changed it; None if there is none.
     """
 
     given: Candidate | None = None
 
 
 def expand_request(request: SearchRequest) -> SearchRequest:
-    """Return the request with its recipes read, and a paper's strategy as what it stands for."""
+    """Read the recipes of a request, and replace aliases and paper strategies by their meaning."""
     settings: dict[str, Any] = {"strategy": ALIASES.get(request.strategy, request.strategy)}
     settings |= PAPER_STRATEGIES.get(request.strategy, {})
     for name in ("score_epsilon", "returns"):
         if name in settings and getattr(request, name) is not None:
             raise UsageError(
-                f"`strategy={request.strategy}` has the paper's own: leave `{name}=` out, or take "
-                "`strategy=paas`."
+                f"`strategy={request.strategy}` has the paper's value of `{name}=`: leave it out, "
+                "or use `strategy=paas`."
             )
     return replace(request, **settings, recipe=[read_recipe(each) for each in request.recipes])
 
 
 def prepare_search(asked: SearchRequest, dataset: Dataset) -> PlannedSearch:
-    """Return a search with its solved plan; nothing private was read."""
+    """Resolve a request into a search with a calibrated plan; no private value is read."""
     request = expand_request(asked)
     if request.crossover and not dataset.public:  # measured on private records by a grid
         if request.strategy not in ("auto", Grid.name):
             raise UsageError(
-                f"`crossover=` measures by strategy grid, and `strategy={request.strategy}` is "
-                "another: leave one of them out."
+                "`crossover=` on private records requires strategy grid, but the request has "
+                f"`strategy={request.strategy}`: leave one of them out."
             )
         request = replace(request, strategy=Grid.name)
     searched_on, validated_on, assumed = None, None, ()
     if request.search_on is not None:
         if request.strategy not in ("auto", "fixed"):
             raise UsageError(
-                "`search_on=` searches on public data and trains once: "
-                f"`strategy={request.strategy}` has no place there. Leave it out."
+                "`search_on=` searches on public data and trains once, so "
+                f"`strategy={request.strategy}` cannot be used: leave it out."
             )
         _check_auto_options(request)
         source = str(request.search_on)
@@ -135,8 +135,8 @@ def prepare_search(asked: SearchRequest, dataset: Dataset) -> PlannedSearch:
     if request.validate_on is not None:
         if not has_queries:
             raise UsageError(
-                "`validate_on=` names public records for a recipe's validation queries, and this "
-                "one makes none: leave it out, or take sa-dpsgd or dynamic-validation."
+                "`validate_on=` names public records for the validation queries of a recipe, but "
+                "this recipe makes none: leave it out, or use sa-dpsgd or dynamic-validation."
             )
         source = str(request.validate_on)
         validated_on, dataset, read = load_public_data("validate_on", source, request, dataset)
@@ -145,7 +145,7 @@ def prepare_search(asked: SearchRequest, dataset: Dataset) -> PlannedSearch:
     request, space, given = _resolve_networks(request, study, dataset.schema.regression)
     names = [_describe_recipe(each) for each in request.recipes]
     ours = _is_portfolio(request, space)
-    if request.strategy == Grid.name and ours:  # of the program's portfolio, three are compared
+    if request.strategy == Grid.name and ours:  # three models of the built-in portfolio
         assert isinstance(space, Portfolio)
         form = bound_network_form(dataset.schema, request.max_categories)
         sizes = [each.parameters(*form)[0] for each in space.entries]
@@ -160,17 +160,17 @@ def prepare_search(asked: SearchRequest, dataset: Dataset) -> PlannedSearch:
     if searched_on is not None:
         if given is not None:
             raise UsageError(
-                "`search_on=` searches, and `architecture=`, several recipes, or a recipe that "
-                "changes the network leave one network to train: leave one of them out."
+                "`search_on=` searches for a network, but `architecture=`, several recipes, or a "
+                "recipe that changes the network determine it: leave one of them out."
             )
         if has_queries:
             raise UsageError(
-                "`search_on=` trains on the public data, and a recipe with validation queries has "
-                "no validation records there: take another recipe, or leave it out."
+                "`search_on=` trains on the public data, where a recipe with validation queries "
+                "has no validation records: use another recipe, or leave `search_on=` out."
             )
         if space.name != PUBLIC_WINNER_NAME:
             plan = assembled(space, FIXED_OPTION, free_front_ends=True)
-            best = Proxy(dataset=searched_on).best(plan, space, device=choose_device(request))
+            best = Proxy(dataset=searched_on).find_best(plan, space, device=choose_device(request))
             space = Portfolio(name=PUBLIC_WINNER_NAME, entries=(best,))
         plan = assembled(space, FIXED_OPTION, free_front_ends=True)
         plan = replace(plan, searched_on=searched_on.name)
@@ -196,7 +196,7 @@ def prepare_search(asked: SearchRequest, dataset: Dataset) -> PlannedSearch:
 
 
 def _describe_recipe(recipe: Mapping[str, Any]) -> str:
-    """Return the recipe's name and what it does, for the plan; nothing for the default."""
+    """Describe a recipe for the plan: name, purpose and changed fields; empty for the default."""
     name = _preset_name(recipe)
     own = sorted(set(recipe) - {"preset"})
     if name == "default" and not own:
@@ -208,16 +208,20 @@ def _describe_recipe(recipe: Mapping[str, Any]) -> str:
 
 
 def _preset_name(recipe: Mapping[str, Any]) -> str:
+    """Return the name of the preset that a recipe is based on."""
     return recipe.get("preset", "default")
 
 
 def _resolve_networks(
     request: SearchRequest, study: Callable[[], Study], regression: bool
 ) -> tuple[SearchRequest, Space, Candidate | None]:
-    """Return the request, its space, and the network if one is given or changed by a recipe.
+    """Resolve the networks of a request.
 
-    The network is as it was given; in the space each recipe has changed it. The request says more
-    than an entry of the study's portfolio does.
+    Options of the request take precedence over the settings of a portfolio entry.
+
+    Returns:
+        The request; its space, with the changes that recipes make to a network; and the single
+        network before these changes, None if a space is searched.
     """
     presets = [find_preset(_preset_name(each)) for each in request.recipes]
     several = len(presets) > 1
@@ -225,7 +229,7 @@ def _resolve_networks(
     settled = partial(_apply_overrides, request=request, regression=regression)
 
     def entries_of(portfolio: Portfolio, *, apart: bool) -> tuple[Candidate, ...]:
-        """Return the entries; where portions stay apart, no fit reads all their records."""
+        """Return the entries; on disjoint subsets, only those without a fitted front end."""
         free = tuple(each for each in portfolio.entries if not each.front_end.fitted)
         return free if apart and free else portfolio.entries
 
@@ -243,8 +247,8 @@ def _resolve_networks(
         recipe = f"The recipe {request.recipes[0].get('preset')} changes"
         what = "`architecture=` gives" if request.architecture is not None else recipe
         raise UsageError(
-            "Several recipes are chosen among for one network, by disjoint portions: leave "
-            "`strategy=` and `space=` out, or give one recipe."
+            "Several recipes are compared on one network, each trained on a disjoint subset of the "
+            "records: leave `strategy=` and `space=` out, or give one recipe."
             if several
             else f"{what} one network, so nothing is searched: leave `strategy=` and `space=` out, "
             "or take another recipe."
@@ -277,10 +281,10 @@ def _resolve_networks(
 def _apply_overrides(
     candidate: Candidate, recipe: Mapping[str, Any], *, request: SearchRequest, regression: bool
 ) -> Candidate:
-    """Return a candidate whose settings leave alone what the user says.
+    """Remove the settings of a candidate that an option or a recipe of the user replaces.
 
-    A network that the user gives keeps its own settings. Those of a portfolio's entry give way to
-    options and to a recipe; those of full batches go together, so another preset has none of them.
+    A network that the user gave keeps all settings. The settings for full batches belong together:
+    a recipe with another preset removes all of them.
     """
     preset, own = _preset_name(recipe), dict(candidate.settings)
     if find_preset(preset).full_batches:
@@ -303,7 +307,7 @@ def _apply_overrides(
 def _resolve_noise(
     request: SearchRequest, dataset: Dataset, space: Space
 ) -> tuple[SearchRequest, str]:
-    """Return the request with its recipes' noise of the law asked for, and why, in words."""
+    """Set the noise distribution of all recipes; return the request and a phrase for the plan."""
     if request.noise is None:
         return request, ""
     from pasearch.training.encoded.noise_search import (
@@ -318,8 +322,8 @@ def _resolve_noise(
     bounds = [resolve_preset(each).get("bounding") for each in request.recipes]
     if not all(bound is not None and bound.limits_coordinates for bound in bounds):
         raise UsageError(
-            f"`noise={request.noise}`: the law of the noise can be chosen where every coordinate "
-            "is bounded: take `recipe=encoded-gaussian`."
+            f"`noise={request.noise}`: the distribution of the noise can be chosen only if each "
+            "coordinate of a gradient is bounded: use `recipe=encoded-gaussian`."
         )
     why = f"; noise {request.noise}"
     if law is None:
@@ -329,13 +333,14 @@ def _resolve_noise(
 
 
 def _search_noise(request: SearchRequest, dataset: Dataset, space: Space) -> tuple[Density, str]:
+    """Return the noise distribution with the least error, and a phrase that compares the next."""
     from pasearch.training.encoded.gradients import EncodedClipping
     from pasearch.training.encoded.noise_search import format_density_name, rank_densities
 
     if dataset.schema.undeclared:
         raise UsageError(
-            "`noise=search` depends on the network's size, which an undeclared schema leaves open: "
-            "declare the schema, or leave `noise=` out."
+            "`noise=search` depends on the number of parameters, which is unknown without a "
+            "declared schema: declare the schema, or leave `noise=` out."
         )
     once = replace(request, search_share=0.0)
     slots = _make_split(once, dataset, make_strategy("fixed")).train
@@ -362,14 +367,23 @@ def assemble_plan(
     request: SearchRequest, dataset: Dataset, assumed: tuple[str, ...], space: Space,
     option: StrategyOption | None, *, free_front_ends: bool = False,
 ) -> Plan:  # fmt: skip
-    """Return the plan of a request, or of an option that auto compares."""
+    """Make the plan of a request.
+
+    Args:
+        request: Resolved request.
+        dataset: Data set of the run.
+        assumed: Names of items that were read without a charge.
+        space: Search space.
+        option: Strategy with settings that replace those of the request; None: the request's.
+        free_front_ends: Whether front ends are fitted on public data, at no cost.
+    """
     name, total = request.strategy, request.total.resolve(dataset.n)
     settings: dict[str, Any] = {each: getattr(request, each) for each in STRATEGY_SETTINGS}
     if name == Grid.name:
         repeats = check_positive_integer(
             "repeats", DEFAULT_REPEATS if request.repeats is None else request.repeats
         )
-        points = space.count() * repeats  # of each level
+        points = space.count() * repeats  # number of trainings at each epsilon
         settings["eps_grid"] = (
             make_default_shares(points)
             if request.eps_grid is None
@@ -398,16 +412,18 @@ def assemble_plan(
 
 
 def _is_portfolio(request: SearchRequest, space: Space) -> bool:
+    """Check whether the space is the built-in portfolio."""
     return request.space == "auto" and space.name not in (GIVEN_SPACE_NAME, PUBLIC_WINNER_NAME)
 
 
 def _rank_study(request: SearchRequest, dataset: Dataset) -> Study:
+    """Return the study on public data, with its models ranked for this data set and budget."""
     budget = request.total.resolve(dataset.n)
     return rank_study(dataset.schema, dataset.name, budget, dataset.n, request.max_categories)
 
 
 def _check_auto_options(request: SearchRequest) -> None:
-    """Refuse what only one strategy has, when auto is to choose the strategy."""
+    """Refuse options of a single strategy if the strategy is chosen automatically."""
     names = (
         "candidates", "generations", "law", "max_candidates", "search_share", "score_epsilon",
         "returns", "rungs", "eps_grid", "repeats",
@@ -416,16 +432,17 @@ def _check_auto_options(request: SearchRequest) -> None:
     given["search_share"] = request.search_share or None
     if named := [f"`{name}=`" for name, value in given.items() if value is not None]:
         raise UsageError(
-            f"{', '.join(named)}: auto chooses the strategy and its settings. Name a strategy, "
-            "such as `strategy=rs`, or leave that out."
+            f"{', '.join(named)}: with strategy auto, the strategy and its settings are chosen "
+            "automatically. Name a strategy, such as `strategy=rs`, or leave that out."
         )
 
 
 def _make_split(request: SearchRequest, dataset: Dataset, strategy: Strategy) -> Split:
+    """Make the split of a request for a strategy."""
     if request.search_share and not (strategy.scored and strategy.private_trials):
         raise UsageError(
-            f"`search_share=` keeps records for a private search; strategy {strategy.name!r} makes "
-            "none. Leave it out, or take rs, mgrs or paas."
+            f"`search_share=` reserves records for a private search, but strategy "
+            f"{strategy.name!r} makes none: leave it out, or use rs, mgrs or paas."
         )
     needs = strategy.needs_validation or _has_private_queries(request)
     return make_request_split(
@@ -438,9 +455,10 @@ def _make_split(request: SearchRequest, dataset: Dataset, strategy: Strategy) ->
 
 
 def _selects_variant(request: SearchRequest, dataset: Dataset, strategy: Strategy) -> bool:
-    """Return whether one of the training's variants is picked: as asked, or where it always pays.
+    """Check whether a variant of the trained model is selected: on request, or by default.
 
-    By balanced accuracy a network's own threshold is the wrong one wherever a class is rarer.
+    The default is to select a decision threshold for two declared classes by balanced accuracy,
+    because the threshold of the network suits equally frequent classes only.
     """
     if request.variants is not None:
         return request.variants
@@ -453,6 +471,7 @@ def _selects_variant(request: SearchRequest, dataset: Dataset, strategy: Strateg
 
 
 def _has_private_queries(request: SearchRequest) -> bool:
+    """Check whether a recipe makes validation queries on private records."""
     every = [resolve_preset(each) for each in request.recipes]
     queries = [
         s.get("screening") or getattr(s.get("schedule"), "is_validation_driven", False)
@@ -462,6 +481,7 @@ def _has_private_queries(request: SearchRequest) -> bool:
 
 
 def _make_recipe(request: SearchRequest, values: Mapping[str, Any], slots: int) -> Recipe:
+    """Make a recipe for `slots` training records; options of the request replace its values."""
     settings = resolve_preset(values)
     if request.learning_rate is not None:
         settings["learning_rate"] = request.learning_rate

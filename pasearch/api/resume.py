@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pasearch.progress import Progress
 
 REQUESTS = {SearchRequest.task: SearchRequest, FeatureRequest.task: FeatureRequest}
-"""The request of each task; the training of one network is a search among one."""
+"""Request class of each task; the training of one network is stored as a search request."""
 
 
 def resume(
@@ -30,8 +30,8 @@ def resume(
 
     Args:
         path: Folder of the run.
-        data: The same records, if they were in memory.
-        storage: Address of the store of its trials, if it has moved or needs a password.
+        data: The records of the run, if it was started with records in memory.
+        storage: Address of the shared store of trials, if it has moved or needs a password.
         ray_address: Address of the Ray cluster, if it has changed; "local" starts one.
         progress: Whether to show progress, or a Progress object; None: in notebooks and terminals.
 
@@ -39,8 +39,8 @@ def resume(
         SearchResult or FeatureResult: Result of the run.
 
     Raises:
-        UsageError: No run in the folder, or a finished one.
-        BudgetError: Data, plan, code, versions or device differ from the start of the run.
+        UsageError: No run in the folder, a finished one, or another environment (versions, device).
+        BudgetError: Data, plan or code differ from the start of the run.
 
     Cost: the remaining lines of the run's plan; its total is unchanged.
 

@@ -89,10 +89,10 @@ def plan_training(request: TrainRequest) -> Plan:
 
 @accept_request_fields(TrainRequest)
 def train(request: TrainRequest) -> SearchResult:
-    """Train one network by one recipe under one budget; of several recipes one is chosen.
+    """Train one network under one budget, and select the best recipe if several are given.
 
-    Without `architecture` it is the first network of the portfolio for this kind of data. Several
-    recipes are compared on disjoint portions of the records.
+    Without `architecture`, the first network of the portfolio for this kind of data is trained.
+    Several recipes are compared on disjoint subsets of the records.
 
     Guarantee: everything in the run's `release/` folder together is (epsilon, delta)-DP under
     zero-out adjacency, as the privacy card states.
@@ -112,7 +112,7 @@ def train(request: TrainRequest) -> SearchResult:
 
 
 def prepare_run(request: TrainRequest, dataset: Dataset | None = None) -> PreparedSearch:
-    """Load the data's form and solve the plan; nothing is written."""
+    """Read the metadata of the data and calibrate the plan; nothing is written."""
     if not isinstance(request, SearchRequest):  # one network, or a choice among recipes
         values = {each.name: getattr(request, each.name) for each in fields(request)}
         request = SearchRequest(**values, strategy="auto" if len(request.recipes) > 1 else "fixed")
@@ -127,9 +127,9 @@ prepare = accept_request_fields(SearchRequest)(prepare_run)
 
 @dataclass(frozen=True, kw_only=True)
 class PreparedSearch(PlannedSearch):
-    """A planned search that can be run."""
+    """A search with its calibrated plan, ready to run."""
 
-    def request_for_resume(self) -> dict[str, Any]:
+    def make_resume_fields(self) -> dict[str, Any]:
         request, plan = self.request, self.plan
         assert isinstance(request, SearchRequest)
         found: dict[str, Any] = {"recipe": expand_request(request).recipe}
@@ -175,7 +175,12 @@ class PreparedSearch(PlannedSearch):
 def measure_public_run(
     prepared: PreparedSearch, outcome: SearchOutcome, session: Session
 ) -> dict[str, Any]:
-    """Make the results for public data alone: curves, and `fixed` at the same total budget."""
+    """Measure additional results of a run on public data: none of them on private data.
+
+    Returns:
+        Fields of `result.json`: accuracy over steps, a measured crossover if requested, and the
+        test score of a run of strategy `fixed` with the same budget.
+    """
     plan, request, folder = prepared.plan, prepared.request, session.folder
     assert isinstance(request, SearchRequest)
     if not plan.public:
@@ -195,25 +200,25 @@ def measure_public_run(
     fixed_plan = assemble_plan(
         once, prepared.dataset, plan.assumed_public, plan.space, FIXED_OPTION
     )
-    beside = replace(
+    fixed_run = replace(
         prepared, plan=fixed_plan, searched_on=None, request=replace(request, storage=None)
     )
-    place = folder.private / "fixed"
-    shutil.rmtree(place, ignore_errors=True)
-    fixed = run(beside, out=place, progress=session.progress).document
+    fixed_folder = folder.private / "fixed"
+    shutil.rmtree(fixed_folder, ignore_errors=True)
+    fixed = run(fixed_run, out=fixed_folder, progress=session.progress).document
     score = make_score_json(plan, outcome.test.points, outcome.exact_points, outcome.test.cells)
     shown["compared"] = {
         "this": {"name": plan.strategy.name, **score},
         "fixed": {"name": "fixed", **fixed["score"]},
     }
-    beside_it = [{**each, "name": "fixed"} for each in fixed.get("curves", ())]
-    shown["curves"] = shown.get("curves", []) + beside_it
+    fixed_curves = [{**each, "name": "fixed"} for each in fixed.get("curves", ())]
+    shown["curves"] = shown.get("curves", []) + fixed_curves
     return shown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchRunOutput(RunOutput):
-    """Output of a search's run that does not follow from its plan.
+    """Output of a search that does not follow from its plan.
 
     Args:
         candidate: Winning candidate.
@@ -227,7 +232,7 @@ class SearchRunOutput(RunOutput):
     steps_made: int = 0
     variant: str | None = None
 
-    def task_fields(self, plan: Plan, score: dict[str, Any]) -> dict[str, Any]:
+    def make_task_fields(self, plan: Plan, score: dict[str, Any]) -> dict[str, Any]:
         from pasearch.report.plan import find_task
 
         candidate, schema, strategy = self.candidate, plan.schema, plan.strategy
@@ -250,7 +255,7 @@ class SearchRunOutput(RunOutput):
             },
             "model": {"file": "model.pt", "sha256": self.sha256},
             "alternatives": plan.alternatives(candidate),
-            "crossover": self._crossover(plan, score),
+            "crossover": self._find_crossover(plan, score),
             "plan": {
                 **plan.basis,
                 "strategy": strategy.to_json(),
@@ -267,10 +272,10 @@ class SearchRunOutput(RunOutput):
             found["unique_trials"] = len({repr(parameters) for parameters, _ in self.trials})
         return found
 
-    def _crossover(self, plan: Plan, score: dict[str, Any]) -> dict[str, Any] | None:
-        """Return the crossover that a grid has measured, or else the forecast from public data.
+    def _find_crossover(self, plan: Plan, score: dict[str, Any]) -> dict[str, Any] | None:
+        """Return the crossover measured by strategy grid, or else a forecast from public data.
 
-        None if nothing like these data was measured there in the metric of the run.
+        None if the public data have no measurement for this kind of data and metric.
         """
         from pasearch.crossover.forecast import MeasuredModel, forecast_crossover
         from pasearch.crossover.report import make_private_crossover
@@ -281,7 +286,7 @@ class SearchRunOutput(RunOutput):
         if mu is None:
             return None
         test = float(score["test"])
-        share = 1.0 - test if plan.schema.regression else test  # of points, as the study has it
+        share = 1.0 - test if plan.schema.regression else test  # higher is better, as in the study
         usual = score["metric"] == find_default_metric(plan.schema.regression).noun
         usable = usual and not is_below_noise(score)
         own = MeasuredModel(

@@ -1,7 +1,8 @@
-"""Store of a run's finished trials: in its folder, or in the shared store that the user named.
+"""Store of a run's finished trials: a file in its folder, or a shared store that the user named.
 
-The study of a shared store gets a random name. `private/` contains the name and the address of the
-store without its password, so that a resume finds the study, also on another machine.
+A shared store holds one study per run, with a random name. `private/` contains this name and the
+address of the store without its password, so that a resume finds the study, also on another
+machine.
 
 Source: docs/howto-cluster.md; docs/rules.md, rule 10.
 """
@@ -28,11 +29,11 @@ STUDY_FILE = "study.json"  # file in `private/` with the name and address of the
 
 @contextmanager
 def open_trials(folder: RunFolder, request: Request) -> Iterator[Callable[[Stream], Journal]]:
-    """Open the store of a run's trials, and yield a function that seals it with the run's keys.
+    """Open the store of a run's trials, and yield a function that signs it with the run's keys.
 
-    A shared store is opened first, so that a run without access to its store has neither keys nor a
-    reservation. The store in the run's folder is opened after the ledger. If the run is refused,
-    an empty study is removed.
+    A shared store is opened at once, so that a run without access to it is refused before it has
+    keys or a reservation. The store in the run's folder is opened when the function is called. If
+    the run is refused, an empty study is removed.
 
     Raises:
         UsageError: The store cannot be reached, lacks rights, or does not hold this run's study.
@@ -67,12 +68,17 @@ def open_trials(folder: RunFolder, request: Request) -> Iterator[Callable[[Strea
 def move_store(
     folder: RunFolder, request: Any, storage: str | PathLike[str] | Address
 ) -> TrainRequest:
-    """Return an interrupted run's request with a new address of its store, or a password.
+    """Change the address of the store of an interrupted run; return the changed request.
 
-    A store without the run's study gets a new one: the trials are then repeated.
+    If the new store does not contain the run's study, all trials are repeated.
+
+    Args:
+        folder: Folder of the run.
+        request: Request of the run.
+        storage: New address, or the old one with its password.
 
     Raises:
-        UsageError: The run keeps its trials in another kind of store, or in its own folder.
+        UsageError: The run stores its trials in another kind of store, or in its own folder.
     """
     address, before = parse_address(storage), getattr(request, "storage", None)
     assert address is not None
@@ -92,10 +98,12 @@ def move_store(
 
 
 def _write_study(folder: RunFolder, name: str, address: Address) -> None:
+    """Write the name and the address of the run's study to `private/`."""
     folder.atomic_write(STUDY_FILE, json.dumps({"study": name, "storage": address.text}))
 
 
 def _read_study(folder: RunFolder) -> tuple[str, Address]:
+    """Read the name and the address of the run's study from `private/`."""
     values = read_json(folder.private / STUDY_FILE, "where a run's trials are", follow=False)
     try:
         name, address = values["study"], parse_address(values["storage"])

@@ -1,7 +1,7 @@
 """The command line: `pasearch arch`, `features`, `train`, `plan`, `resume`, `verify` ...
 
-It only converts options into calls of `api`, and errors into exit codes (0 done, 2 wrong usage or
-input, 3 budget, 130 interrupted).
+It only converts options into calls of `pasearch.api`, and exceptions into exit codes: 0 success, 1
+failure of the machine, 2 wrong usage or input, 3 budget too small, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -23,17 +23,18 @@ from pasearch.terminal_escaping import escape_lines, escape_text
 
 __all__ = ["advise", "app", "finished", "ledger", "main", "tasks", "tools"]
 
-INTERRUPTED_CODE = 130
+INTERRUPTED_CODE = 130  # exit code after Ctrl-C or SIGTERM
 
 SEARCH_ONLY_FLAGS = {flag_name(name) for name, _, _ in list_options(SearchRequest)} - {
     flag_name(name) for name, _, _ in list_options(TrainRequest)
 }
-"""Options of a search that the training of one network does not have."""
+"""Flags of `pasearch arch` that `pasearch train` does not have."""
 
 
 def main() -> None:
-    """Run the command line."""
-    # Threads of torch that wait in a loop double the work of a small network. Read when it loads.
+    """Run the command line, and end the process with its exit code."""
+    # By default, waiting threads of torch use a core each, which doubles the time of a small
+    # network. torch reads this variable when it is imported.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     try:
         code = app(prog_name="pasearch", standalone_mode=False)
@@ -49,40 +50,40 @@ def main() -> None:
         else:
             _print_error(str(error), "Error: ")
     except SystemExit as ended:
-        # Typer ends quietly when nobody reads the output any more; of a run that is too little.
+        # Typer exits silently if the output is closed. After a run, its state is reported too.
         then = " ".join(getattr(ended.__context__, "__notes__", ()))
         if isinstance(ended.__context__, BrokenPipeError) and then:
             _print_error(f"The output was closed, as `head` does. {then}")
         raise
     except Exception as error:
-        if _was_interrupted(error):
+        # Ctrl-C during an import raises an error of the module, with the interrupt as its cause.
+        cause: BaseException | None = error
+        while cause is not None and not isinstance(cause, KeyboardInterrupt):
+            cause = cause.__cause__ or cause.__context__
+        if cause is not None:
             code = INTERRUPTED_CODE
             _print_error(NOTHING_RAN_MESSAGE, fresh=True)
         elif type(error).__module__.startswith(("click", "typer")):
             code = _report_click_error(error)
         elif (message := describe_system_error(error)) is not None:
-            # Its path is not shown: in private/ even a file's name may tell of the records.
+            # The path is not shown, because a file name in private/ may reveal something.
             then = " ".join(getattr(error, "__notes__", ()))
             _print_error(f"{message} {then or RETRY_ADVICE}", "Error: ", fresh=True)
             code = 1
         else:
             raise
     if code == INTERRUPTED_CODE:
-        # A Ctrl-C inside an exec of a text (a dataclass is made by one) is remembered by Python,
-        # and `python -m` would end by that signal instead of this code. Another exec forgets it.
+        # After a Ctrl-C inside `exec` of a string (as when a dataclass is created), `python -m`
+        # would end by the signal instead of this exit code. Another `exec` prevents that.
         exec("")
     sys.exit(code if isinstance(code, int) else 0)
 
 
 NOTHING_RAN_MESSAGE = "Interrupted. No run had started, so nothing was charged."
+"""Message after an interrupt before a run."""
+
 RETRY_ADVICE = "Then repeat the command."
-
-
-def _was_interrupted(error: BaseException | None) -> bool:
-    """Check whether Ctrl-C caused an error; an interrupted import raises an error of its module."""
-    while error is not None and not isinstance(error, KeyboardInterrupt):
-        error = error.__cause__ or error.__context__
-    return error is not None
+"""Remedy after an error of the operating system before a run."""
 
 
 def _print_error(text: str, prefix: str = "", *, fresh: bool = False) -> None:
@@ -91,7 +92,7 @@ def _print_error(text: str, prefix: str = "", *, fresh: bool = False) -> None:
     Args:
         text: One or more sentences.
         prefix: Text in front of the message.
-        fresh: Whether to start a new line, because a progress line or ^C may be on the current one.
+        fresh: Whether to start a new line, because the current one may have progress or ^C.
     """
     if fresh and sys.stderr is not None and sys.stderr.isatty():
         typer.echo(err=True)
@@ -107,7 +108,7 @@ def _report_click_error(error: Any) -> int:
     kind = "an integer" if "integer" in reported else "a number" if "number" in reported else ""
     if option is not None and hasattr(error, "possibilities") and context is not None:
         message = _describe_unknown_option(str(option), context)
-    elif flags and given and kind:  # Typer's own sentence does not contain the value
+    elif flags and given and kind:  # Typer's message does not contain the value
         if (count := getattr(error.param, "nargs", 1)) > 1:
             kind = f"{count} numbers, separated by spaces"
         message = f"{flags[0]} is {escape_text(repr(given[0]['input']))}: expected {kind}."
@@ -127,7 +128,7 @@ def _report_click_error(error: Any) -> int:
             getattr(context, "command_path", ""),
         )
         found = re.search("No such command '(.*?)'", reported)
-        if found and not path.endswith("account"):  # data may have been named as a command
+        if found and not path.endswith("account"):  # the command before the data may be missing
             from pasearch.data.sources import BUILT_IN_NAMES
 
             if found[1] in BUILT_IN_NAMES or os.path.exists(found[1]):
@@ -141,7 +142,7 @@ def _report_click_error(error: Any) -> int:
 
 
 def _describe_unknown_option(name: str, context: Any) -> str:
-    """Describe an unknown option: the command that has it, or the most similar option.
+    """Return the message on an unknown option, with the command that has it, or a similar option.
 
     Args:
         name: Option as the user wrote it.
@@ -168,6 +169,7 @@ def _describe_unknown_option(name: str, context: Any) -> str:
 
 
 def _option_names(command: Any, context: Any) -> list[str]:
+    """List the long flags of a command."""
     return [
         name for each in command.get_params(context) for name in (*each.opts, *each.secondary_opts)
         if name.startswith("--")

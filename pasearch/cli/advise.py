@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 Seed = Annotated[
     int, typer.Option("--seed", help="Seed of splits, candidates and noise (not private).")
 ]
-SPACES = next(option.help for name, _, option in list_options(SearchRequest) if name == "space")
+SPACE_HELP = next(option.help for name, _, option in list_options(SearchRequest) if name == "space")
 
 
 @app.command()
@@ -63,7 +63,7 @@ def advise(
         return
     for line in found.text(format_shell_command, whole=verbose).split("\n"):
         line = escape_text(line)
-        # A command is not broken into lines, so that it can be copied.
+        # A command stays on one line, so that it can be copied.
         typer.echo(line if line.startswith("    pasearch ") else wrap_lines(format_flags(line)))
     if not verbose:
         count = len(found.branches)
@@ -133,7 +133,7 @@ def crossover(
 
     On public data nothing is charged. For private data there are two ways. `--proxy` measures on
     public data of the same shape, at your number of records. `--eps` measures on the private
-    records: this total pays for the whole grid, and the rest of it trains the best model.
+    records: the total epsilon covers the whole grid and a final training of the best model.
     """
     if eps is not None:
         free = {"proxy": proxy, "data_is_public": given.get("data_is_public"), "resume": resume,
@@ -207,7 +207,7 @@ def crossover(
 def compare(
     data: Data,
     given: dict[str, Any],
-    space: Annotated[str, typer.Option("--space", help=SPACES)] = "fcn-paper",
+    space: Annotated[str, typer.Option("--space", help=SPACE_HELP)] = "fcn-paper",
     candidates: Annotated[
         int, typer.Option("--candidates", help="Number of candidates of both workflows.")
     ] = 10,
@@ -254,6 +254,7 @@ def compare(
 
 
 def _show_progress(done: int, every: int) -> None:
+    """Print the number of finished trainings, about 20 times."""
     if done % max(1, every // 20) == 0:
         typer.echo(f"Trained {done:,} of {every:,}", err=True)
 
@@ -261,7 +262,7 @@ def _show_progress(done: int, every: int) -> None:
 def format_shell_command(command: Command) -> str:
     """Format a command as a shell line that can be copied.
 
-    A list with an element that contains a comma cannot be written as an option and is left out.
+    A list is left out if an element contains a comma, because an option cannot express it.
     """
     words = ["pasearch", *command.task.split(), str(command.data), *command.models]
     for name, value in command.options:
@@ -273,9 +274,8 @@ def format_shell_command(command: Command) -> str:
             words += [] if any("," in each for each in parts) else [f"{flag}={','.join(parts)}"]
         else:
             values = value if isinstance(value, tuple) else (value,)
-            words += [flag, *(_format_number(each) for each in values)]
+            words.append(flag)
+            for each in values:
+                is_short = isinstance(each, float) and float(f"{each:g}") == each
+                words.append(f"{each:g}" if is_short else str(each))
     return shlex.join(words)
-
-
-def _format_number(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) and float(f"{value:g}") == value else str(value)

@@ -1,6 +1,6 @@
-"""The panels of commands, and the options that belong to no request.
+"""The typer applications, the order of commands in `--help`, and options of several commands.
 
-Slow modules are imported inside the commands, so that `--help` is fast.
+Slow modules are imported inside the functions of commands, so that `--help` is fast.
 """
 
 from __future__ import annotations
@@ -43,28 +43,29 @@ COMMAND_PANELS = {
         "compare": "Compare choosing a model with and without privacy.",
     },
 }
-"""Panels of `pasearch --help`: their commands, each with a summary that fits into 80 columns."""
+"""Headings of `pasearch --help`, each with its commands and their summaries (80 columns)."""
 
 COMMAND_SUMMARIES = {
     name: text for panel in COMMAND_PANELS.values() for name, text in panel.items()
 }
+"""Summary of each command, in the order of `COMMAND_PANELS`."""
 
 
 class OrderedGroup(TyperGroup):
-    """The commands in the order of `COMMAND_PANELS`, each panel with a heading."""
+    """Group of commands that `--help` lists under the headings of `COMMAND_PANELS`."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """Return the names of the commands in order."""
+        """Return the names of the commands in the order of `COMMAND_PANELS`."""
         return sorted(super().list_commands(ctx), key=list(COMMAND_SUMMARIES).index)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return a command with its summary."""
+        """Return a command with its summary as short help; None if it does not exist."""
         if (found := super().get_command(ctx, cmd_name)) is not None:
             found.short_help = COMMAND_SUMMARIES[cmd_name]
         return found
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write the commands of each panel: typer groups them for rich output only."""
+        """Write the commands under their headings, which typer does for rich output only."""
         width = max(map(len, COMMAND_SUMMARIES))
         for panel, commands in COMMAND_PANELS.items():
             with formatter.section(panel):

@@ -181,8 +181,8 @@ def export(
     """Export a finished run's model to ONNX, for other programs.
 
     For arrays the input is x, records in the data's own units; for a table there is one input per
-    column. This needs `pip install 'pasearch[onnx]'`. It costs no privacy budget, because the model
-    is already paid for.
+    column. This needs `pip install 'pasearch[onnx]'`. It has no privacy cost, because the model is
+    already released.
     """
     check_new_file(out)
     from pasearch.results import load_result
@@ -193,13 +193,13 @@ def export(
 def _format_csv(
     result: Result, records: Any, names: list[str] | None, *, probabilities: bool
 ) -> str:
-    """Format predictions as .csv, one line per record; empty for a record that cannot be read.
+    """Format predictions as CSV, with one line per record, empty for an unreadable record.
 
     Args:
         result: Result of the run.
         records: New records.
         names: Names of the records for the first column; None omits this column.
-        probabilities: Whether each class has a column.
+        probabilities: Whether to add a column for each class.
     """
     from pasearch.data.sources import find_readable
 
@@ -219,30 +219,33 @@ def _format_csv(
 
 
 # --- warnings about new records
-# A missing or unparseable cell is encoded as missing, and a number beyond its bounds as the bound.
-# No value stops a prediction, so these warnings report it. A row that cannot be split into cells
-# gets no prediction. Rows are numbered as in `pasearch check`.
+# A prediction does not stop at a wrong value: an unparseable cell is encoded as missing, and a
+# number outside the bounds as the nearest bound. These warnings list such cells. A row that cannot
+# be split into cells gets no prediction. Rows have the same numbers as in `pasearch check`.
 
-MAX_LISTED_ROWS = 5  # number of rows that a line names
+MAX_LISTED_ROWS = 5  # maximum number of rows that one warning names
 
 
 def describe_unread_cells(
     schema: TableSchema, cells: TableCells, used: Collection[str] | None = None, above: int = 0
 ) -> list[str]:
-    """Describe the unread cells: a line for all records, then one per column and reason.
+    """Describe the cells that the model could not interpret, in lines of text.
 
     Args:
-        schema: Schema that the model was trained under.
-        cells: New records, shape (rows, columns).
+        schema: Schema with which the model was trained.
+        cells: New records, (rows, columns).
         used: Names of the columns that the model uses; None: all.
-        above: Number of rows that the file has above its records: 1 if it has a header.
+        above: Number of rows of the file before the first record: 1 for a header.
+
+    Returns:
+        A line on all records, then one line per column and reason; empty if all cells are known.
     """
     import numpy as np
 
     from pasearch.data.sources import find_readable
 
-    def name_rows(which: np.ndarray) -> str:
-        """Name the first rows: the first record is 1 plus the rows above it."""
+    def list_row_numbers(which: np.ndarray) -> str:
+        """List the numbers of the first rows of a mask; the first row of the file has number 1."""
         places = np.flatnonzero(which) + 1 + above
         word = "row" if len(places) == 1 else "rows"
         more = len(places) - MAX_LISTED_ROWS
@@ -258,10 +261,10 @@ def describe_unread_cells(
         for which, why in _find_unread_cells(column, cells[:, place]):
             if (which := which & known).any():
                 concerned |= which
-                lines.append(f"  column {column.name!r}: {why} ({name_rows(which)})")
+                lines.append(f"  column {column.name!r}: {why} ({list_row_numbers(which)})")
     lost = [] if known.all() else [
         f"Nothing is predicted for {(~known).sum():,} of {len(cells):,} rows, which cannot be read "
-        f"({name_rows(~known)}): they have more or fewer cells than the header, an open "
+        f"({list_row_numbers(~known)}): they have more or fewer cells than the header, an open "
         "quotation mark, or are not UTF-8. A row ends with its line, within quotation marks too."
     ]  # fmt: skip
     if not lines:
@@ -275,7 +278,7 @@ def describe_unread_cells(
 
 
 def _find_unread_cells(column: Column, cells: Any) -> Iterator[tuple[np.ndarray, str]]:
-    """Yield masks of cells that cannot be interpreted, bool, shape (rows,), with the reason."""
+    """Yield pairs (mask of cells, reason why they cannot be interpreted); masks are (rows,)."""
     import numpy as np
 
     from pasearch.data.cells import convert_to_numbers

@@ -93,25 +93,26 @@ def ledger(
 
 
 def add_run(path: Path, run: Path, total: Budget | None, *, same_data: bool) -> bool:
-    """Charge a finished run to a shared ledger, once.
+    """Charge a finished run to a shared ledger, unless it is in the ledger already.
 
     Args:
-        path: Shared ledger; a missing one is created with the run in it.
+        path: File of the shared ledger, which is created if it does not exist.
         run: Folder of the run.
-        total: Total budget for a new ledger; None or the same for an existing one.
+        total: Total budget of a new ledger; None, or the same budget, for an existing one.
         same_data: Whether the user confirms that the run read the records of the ledger.
 
     Returns:
-        False if the run was in the ledger already: nothing was charged.
+        Whether the run was added; False if it was in the ledger already.
 
     Raises:
-        BudgetError: The run does not fit; the ledger is unchanged.
-        UsageError: The run is not finished, does not verify, cost nothing, or is older than a run
-            of the ledger; or the user has not confirmed the records.
+        BudgetError: The run exceeds the total budget; the ledger is unchanged.
+        UsageError: The run is not finished, fails verification, read public data, or is older than
+            a run of the ledger; or the user has not confirmed that the records are the same.
 
     Cost: the run's whole privacy cost, charged to the ledger. No record is read.
     """
     from pasearch.accounting.accountants import price
+    from pasearch.api.lifecycle import RESERVATION_FILE
     from pasearch.results import compose_events, compute_digest, read_document
     from pasearch.runs.folder import RunFolder
     from pasearch.runs.shared_ledger import SharedLedger, make_worst_partition_event
@@ -125,8 +126,8 @@ def add_run(path: Path, run: Path, total: Budget | None, *, same_data: bool) -> 
         )
     if problems := verify(folder.path)[1]:
         raise UsageError(f"{escape_text(run)} failed verification, so it was not added:", *problems)
-    # A run with --ledger has the name that it has there; of any other its result is the name.
-    reserved = folder.private / "reserved"
+    # A run with --ledger has a name in its ledger. Another run is named by the hash of its result.
+    reserved = folder.private / RESERVATION_FILE
     name = reserved.read_text(encoding="utf-8") if reserved.exists() else ""
     name = name or compute_digest((folder.release / "result.json").read_bytes())[:32]
     events, n = compose_events(document), document["dataset"]["n"]
@@ -139,18 +140,18 @@ def add_run(path: Path, run: Path, total: Budget | None, *, same_data: bool) -> 
             # The same events may be grouped in another way, which rounds their cost differently.
             if not math.isclose(own.epsilon, known[name].epsilon, rel_tol=1e-6):
                 raise BudgetError(
-                    f"{escape_text(path)} holds a run of this name at epsilon "
-                    f"{known[name].epsilon:.4g}, "
-                    f"and {escape_text(run)} cost {own.epsilon:.4g}: it is another run. Its file "
-                    "private/reserved was changed or copied from elsewhere."
+                    f"{escape_text(path)} contains a run of this name with epsilon "
+                    f"{known[name].epsilon:.4g}, but {escape_text(run)} cost {own.epsilon:.4g}, so "
+                    f"it is another run: its file private/{RESERVATION_FILE} was changed or copied "
+                    "from another run."
                 )
             return False
         if known and not same_data:
             raise UsageError(
-                f"{escape_text(path)} holds runs already, and nothing in it tells whose records "
-                "they read: a fingerprint of the records would be a function of private values "
-                "that no budget pays for. Give --same-data to confirm that this run read the same "
-                "records, and was made after the runs that are in the ledger."
+                f"{escape_text(path)} contains runs already, but not which records they read: a "
+                "fingerprint of the records would reveal private values without a charge. Use "
+                "--same-data to confirm that this run read the same records, after the runs in "
+                "the ledger."
             )
     found = SharedLedger.forecast(path, total, events, n)
     if not found.fits:

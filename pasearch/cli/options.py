@@ -1,4 +1,4 @@
-"""Conversion of a task's request to command-line options: names, types, defaults, help and groups.
+"""Command-line options of a task, made from the fields of its request, and texts for the terminal.
 
 Source: `api.request`, which defines each option once.
 """
@@ -53,19 +53,19 @@ FLAGS = {"epsilon": "--eps", "delta": "--delta"} | {
     for name, _, option in list_options(kind)
     if option.flag
 }
-"""Flags of fields whose flag is not the name with dashes."""
+"""Flags of the request's fields that differ from the field's name with dashes."""
 
 OPTION_NAMES = {name for kind in REQUESTS for name, _, _ in list_options(kind)} | {
     "epsilon", "delta", "sigma", "n", "steps", "batch", "vectors", "dimension"
 }  # fmt: skip
-"""Names at the start of a message that are command-line options."""
+"""Names of options which `format_flags` replaces by flags at the start of a message."""
 
 METAVARS = {"tuple[float, float] | None": "<float> <float>", "list[str]": "<str>"}
-"""Placeholders in the help for types of several values."""
+"""Placeholders in `--help` for options with several values, by type."""
 
 
 class GroupedCommand(TyperCommand):
-    """A command whose `--help` shows its options in groups."""
+    """Command whose `--help` shows its options in groups."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the options of each group in the order of `GROUPS`, then the other options."""
@@ -80,18 +80,18 @@ class GroupedCommand(TyperCommand):
 
 
 def flag_name(name: str) -> str:
-    """Return the command-line option of a request's field."""
+    """Return the command-line flag of a request's field."""
     return FLAGS.get(name, f"--{name.replace('_', '-')}")
 
 
-MIN_WIDTH = 60  # characters of a line: a narrower terminal wraps by itself
-MAX_WIDTH = 110  # characters of a line: longer lines are hard to read
+MIN_WIDTH = 60  # minimum line width, characters; a narrower terminal wraps lines itself
+MAX_WIDTH = 110  # maximum line width, characters; longer lines are hard to read
 
 
 def wrap_lines(text: str, stream: TextIO | None = None) -> str:
-    """Wrap long lines at the width of a terminal; other outputs get each line unchanged.
+    """Wrap long lines at the width of the terminal; for a file or a pipe, return them unchanged.
 
-    Continuation lines are indented to the text behind the label of their row.
+    In a row with a label ("Model     linear ..."), continuation lines are indented to the text.
 
     Args:
         text: One or more lines.
@@ -114,19 +114,19 @@ def wrap_lines(text: str, stream: TextIO | None = None) -> str:
 
 
 def format_flags(message: str) -> str:
-    """Replace the option references of a message by command-line options.
+    """Replace the references to options in a message by command-line flags.
 
     >>> format_flags("leave `search_share=` out, or take `strategy='rs'`")
     'leave --search-share out, or take --strategy rs'
     """
 
-    def flag(found: re.Match[str]) -> str:
+    def format_flag(found: re.Match[str]) -> str:
         name, value = flag_name(found[1]), found[2].strip("'\"")
         if value == "False":
             return name.replace("--", "--no-", 1)
         return name if value in ("", "True") else f"{name} {value}"
 
-    message = OPTION_REFERENCE.sub(flag, message)
+    message = OPTION_REFERENCE.sub(format_flag, message)
     name, is_, rest = message.partition(" is ")
     names = name.split(" + ")
     if is_ and OPTION_NAMES.issuperset(names):
@@ -137,7 +137,9 @@ def format_flags(message: str) -> str:
 def add_request_options(
     request: type[Request], *, run: bool
 ) -> Callable[[Any], Callable[..., None]]:
-    """Replace a command's parameter `asked` by the data, the budget and the options of a request.
+    """Make a decorator that replaces a command's parameter `asked` by the options of a request.
+
+    The command receives the values of all options in `asked`, by name, with the budget.
 
     Args:
         request: Request class of the task.
@@ -160,9 +162,9 @@ def add_request_options(
 
 
 def add_search_options(names: Collection[str]) -> Callable[[Any], Callable[..., None]]:
-    """Replace a command's parameter `given` by options of `arch`.
+    """Make a decorator that replaces a command's parameter `given` by some options of a search.
 
-    The command receives the options whose values differ from their defaults, by name.
+    The command receives the values that differ from the defaults in `given`, by name.
 
     Args:
         names: Fields of `SearchRequest`.
@@ -179,9 +181,9 @@ def _replace_parameter(
     command: Callable[..., None],
     replaced: str,
     options: list[inspect.Parameter],
-    received: Callable[[dict[str, Any]], dict[str, Any]],
+    convert: Callable[[dict[str, Any]], dict[str, Any]],
 ) -> Callable[..., None]:
-    """Replace one parameter of a command by options, whose converted values it receives."""
+    """Replace one parameter of a command by options; it receives their values after `convert`."""
     hints = get_type_hints(command, include_extras=True)
     parameters: list[inspect.Parameter] = []
     for each in inspect.signature(command).parameters.values():
@@ -191,7 +193,7 @@ def _replace_parameter(
     @functools.wraps(command)
     def run_command(**given: Any) -> None:
         values = {each.name: given.pop(each.name, each.default) for each in options}
-        command(**{replaced: received(values)}, **given)
+        command(**{replaced: convert(values)}, **given)
 
     run_command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run_command.__annotations__ = {each.name: each.annotation for each in parameters}
@@ -201,6 +203,7 @@ def _replace_parameter(
 def _option_parameters(
     request: type[Request], chosen: Callable[[str], bool]
 ) -> list[inspect.Parameter]:
+    """Make typer parameters for the options of a request whose names satisfy `chosen`."""
     types = {each.name: str(each.type) for each in fields(request)}
     found = []
     for name, default, option in list_options(request):
@@ -223,10 +226,12 @@ def _option_parameters(
 
 
 def _annotate(kind: Any, option: Option, *flags: str, **more: Any) -> Any:
+    """Annotate the type of a parameter with its help and flags, for typer."""
     annotated = typer.Option(*flags, help=option.help_text, rich_help_panel=option.group, **more)
     return Annotated[kind, annotated]
 
 
 def _make_parameter(name: str, default: Any, annotation: Any) -> inspect.Parameter:
+    """Make a parameter of a command's signature."""
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
     return inspect.Parameter(name, kind, default=default, annotation=annotation)

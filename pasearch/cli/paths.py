@@ -1,7 +1,6 @@
-"""Checks of paths before anything is planned, so that wrong paths are reported at once.
+"""Fast checks of all paths of a command before it plans a run, which may take minutes.
 
-Each check is the cheapest that detects the problem. The file system may change before a path is
-used, so later code checks again.
+The file system may change before a path is used, so later code checks again.
 """
 
 from __future__ import annotations
@@ -17,14 +16,14 @@ from pasearch.terminal_escaping import escape_text
 
 
 def check_paths(asked: Mapping[str, Any], *, run: bool) -> None:
-    """Refuse the paths of a task that cannot be read or written.
+    """Refuse paths of a task that cannot be read or written.
 
     Args:
-        asked: Options by their Python names.
+        asked: Values of the options, by their Python names.
         run: Whether a run follows, which creates its folder.
 
     Raises:
-        UsageError: It names the option and the remedy.
+        UsageError: The message names the option and the remedy.
     """
     from pasearch.data.sources import BUILT_IN_NAMES, is_path
 
@@ -70,7 +69,7 @@ def check_new_file(path: Path | None, option: str = "") -> None:
     """Refuse a file that exists or cannot be created.
 
     Args:
-        path: The file; None is no file.
+        path: Path of the file; None if the option is not used.
         option: Python name of the option; "" for an argument.
     """
     if path is None:
@@ -83,6 +82,7 @@ def check_new_file(path: Path | None, option: str = "") -> None:
 
 
 def _check_folder_of(path: Path, named: str) -> None:
+    """Refuse a new file whose folder does not exist; `named` is a reference to its option."""
     folder = path.absolute().parent
     if not folder.is_dir():
         why = "is not a folder: " if os.path.lexists(folder) else "is not there: create it, or "
@@ -93,13 +93,13 @@ def _check_folder_of(path: Path, named: str) -> None:
 
 
 def check_writable(path: Path, option: str) -> None:
-    """Refuse a path that cannot be created; missing parent folders will be created.
+    """Refuse a path that cannot be created; missing parent folders may be created later.
 
     The check creates an empty folder in the nearest existing parent and removes it, because no
     other test works on every system.
 
     Args:
-        path: Path that will be created.
+        path: Path of the file or folder to create.
         option: Python name of the option; "" for an argument.
     """
     above = path.absolute().parent
@@ -121,12 +121,12 @@ def check_ledger(path: Path, total: object, *, run: bool) -> None:
     """Refuse a shared ledger that cannot be created or used, or a new one without a total.
 
     Args:
-        path: The shared ledger.
-        total: Total budget for a new ledger; None for an existing one.
+        path: File of the shared ledger.
+        total: Total budget of a new ledger; None for an existing one.
         run: Whether a missing ledger will be created.
 
     Raises:
-        UsageError: It names the option to change.
+        UsageError: The message names the option to change.
     """
     if path.is_dir():
         raise UsageError(f"{escape_text(path)} is a folder: name a file (`ledger=`).")
@@ -145,8 +145,8 @@ def check_ledger(path: Path, total: object, *, run: bool) -> None:
             f"{escape_text(path)} must be readable and writable: change its permissions "
             "(`ledger=`)."
         )
-    # The reader checks the rest. Closing a file that SQLite holds open would drop its lock, so this
-    # is done before the ledger is used.
+    # Opening the ledger later checks everything else. This check must come before, because closing
+    # a file that SQLite has open would release the lock of SQLite.
     from pasearch.runs.shared_ledger import SHARED_LEDGER_FORMAT
 
     with path.open("rb") as file:

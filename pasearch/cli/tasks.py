@@ -1,4 +1,4 @@
-"""The tasks `arch`, `features` and `train`, their plans, and `resume`."""
+"""The commands `arch`, `features`, `train`, `plan` and `resume`."""
 
 from __future__ import annotations
 
@@ -46,15 +46,15 @@ TASKS: tuple[tuple[type[Request], str, str], ...] = (
         "and one is selected. --architecture defaults to the first network of the portfolio.",
     ),
 )
-"""Tasks: request class, module that runs it, and help."""
+"""Request class of each task, the name of the module that runs it, and the help of its command."""
 
 
 @contextmanager
-def interruptible() -> Iterator[None]:
+def raise_on_signals() -> Iterator[None]:
     """Raise KeyboardInterrupt within the block on Ctrl-C and on SIGTERM.
 
-    Python drops an exception raised while an object is deleted, such as in the callback of a weak
-    reference, and a Ctrl-C at that moment is lost. So the interrupt is repeated every second.
+    Python ignores an exception that is raised while an object is deleted, such as in the callback
+    of a weak reference. An interrupt at that moment would be lost, so it is repeated every second.
     """
 
     def interrupt(number: int, frame: FrameType | None) -> None:
@@ -71,12 +71,23 @@ def interruptible() -> Iterator[None]:
             signal.signal(each, handler)
 
 
-@interruptible()
+@raise_on_signals()
 def plan_and_run(
     module: str, request: type[Request], asked: dict[str, Any], *, sign: Path | None = None,
     dry_run: bool = False, as_json: bool = False, quiet: bool = False, verbose: bool = False,
 ) -> None:  # fmt: skip
-    """Plan a task, show its plan and run it."""
+    """Plan a task, print the plan, run it, and print the result.
+
+    Args:
+        module: Name of the module that runs the task.
+        request: Request class of the task.
+        asked: Values of the options, by their Python names.
+        sign: File with the private key that signs the result; None: no signature.
+        dry_run: Whether to stop after the plan.
+        as_json: Whether to print JSON.
+        quiet: Whether to print only the last line of the result.
+        verbose: Whether to print the whole plan.
+    """
     check_paths(asked, run=not dry_run)
     signed = _make_signer(sign)
     prepared = _prepare(module, request, asked, show=not (as_json or quiet))
@@ -97,16 +108,14 @@ def plan_and_run(
 
 
 def show_finished(result: Result, *, as_json: bool, quiet: bool) -> None:
-    """Show a new result with `show_result`; note on a closed output how to see it again."""
-    with _note_broken_pipe(
-        f"The run is finished: `pasearch report {result.path}` says what it found."
-    ):
+    """Print the result of a run that has just finished, as `show_result`."""
+    with _note_broken_pipe(f"The run is finished: `pasearch report {result.path}` shows it."):
         show_result(result, as_json=as_json, quiet=quiet)
 
 
 @contextmanager
 def _note_broken_pipe(otherwise: str) -> Iterator[None]:
-    """Add a note to an error of a closed output that says what happened to the run."""
+    """Add the state of the run to the exception if the output was closed, as by `head`."""
     try:
         yield
     except BrokenPipeError as error:
@@ -115,6 +124,8 @@ def _note_broken_pipe(otherwise: str) -> Iterator[None]:
 
 
 def _add_task(request: type[Request], module: str, about: str) -> None:
+    """Add the command of a task, and its subcommand of `pasearch plan`."""
+
     @app.command(request.task, cls=GroupedCommand, help=about)
     @add_request_options(request, run=True)
     def run_task(
@@ -171,14 +182,18 @@ def resume(
     from pasearch.api.resume import resume as finish
 
     progress = False if quiet or as_json else None
-    with interruptible():
+    with raise_on_signals():
         found = signed(finish(path, storage=storage, ray_address=ray_address, progress=progress))
     show_finished(found, as_json=as_json, quiet=quiet)
 
 
-@contextmanager
-def _show_log_messages(*, show: bool) -> Iterator[None]:
-    """Show the package's messages about long computations on stderr, each once and on one line."""
+def _prepare(
+    module: str, request: type[Request], asked: dict[str, Any], *, show: bool
+) -> Prepared[Any]:
+    """Make the request and the plan of a command.
+
+    With `show`, log messages of the package about long computations are printed, each once.
+    """
     handler, seen = logging.StreamHandler(sys.stderr), set[str]()
 
     def is_new(record: logging.LogRecord) -> bool:
@@ -194,25 +209,17 @@ def _show_log_messages(*, show: bool) -> Iterator[None]:
         logger.addHandler(handler)
         logger.setLevel(logging.INFO)
     try:
-        yield
+        return import_module(module).prepare_run(request(asked.pop("data"), **asked))
     finally:
         logger.removeHandler(handler)
         logger.setLevel(level)
-
-
-def _prepare(
-    module: str, request: type[Request], asked: dict[str, Any], *, show: bool
-) -> Prepared[Any]:
-    """Create the plan for a command's options; optionally show messages about long computations."""
-    with _show_log_messages(show=show):
-        return import_module(module).prepare_run(request(asked.pop("data"), **asked))
 
 
 def _show_plan(
     prepared: Prepared[Any], *, as_json: bool = False, quiet: bool = False, alone: bool,
     verbose: bool = False,
 ) -> None:  # fmt: skip
-    """Print a plan: a summary before a run, all costs, JSON, or only the total cost."""
+    """Print a plan: a summary before a run, or the whole plan if it is printed alone."""
     from pasearch.api.lifecycle import forecast_ledger
     from pasearch.report.plan import describe_ledger, feature_plan_text, plan_text
     from pasearch.runs.folder import RUNS_FOLDER
@@ -264,21 +271,25 @@ def _show_plan(
 
 
 def _make_signer(path: Path | None) -> Callable[[Result], Result]:
-    """Create a function that signs a result, or does nothing without a key; the key is read now."""
+    """Read the private key, and return a function that signs a result and returns it.
+
+    Without a key, the function only returns the result.
+    """
     if path is None:
         return lambda result: result
     from pasearch.verification.signing import read_private_key, sign
 
     key = read_private_key(path)
 
-    def signed(result: Result) -> Result:
+    def sign_result(result: Result) -> Result:
         sign(result.path, key)
         return result
 
-    return signed
+    return sign_result
 
 
 def _describe_best(document: dict[str, Any]) -> str:
+    """Describe the released model of a finished run in one line."""
     from pasearch.report.wording import describe_features, describe_network
     from pasearch.results import FEATURE_SELECTION
 
@@ -298,7 +309,7 @@ def _describe_best(document: dict[str, Any]) -> str:
 
 
 def show_result(result: Result, *, as_json: bool, quiet: bool) -> None:
-    """Print a finished run's result and privacy cost in five lines, or its JSON document."""
+    """Print the result of a finished run: five lines, its `result.json`, or only the last line."""
     from pasearch.report.facts import find_result_warnings
     from pasearch.report.score import describe_score
     from pasearch.report.wording import describe_data, describe_protection

@@ -85,7 +85,7 @@ def check(
 ) -> None:
     """For the curator: list every problem of a table with its row, and propose a schema to edit.
 
-    The output is private, because it shows values that no budget pays for.
+    The output is private, because it shows values of records without a charge.
     """
     check_new_file(propose, "propose")
     from pasearch.curator.check import check_table
@@ -262,9 +262,7 @@ def pretrain(
         return
     words = (
         f"Backbone: {escape_text(found.path)} (accuracy {found.accuracy:.3f} on public images that "
-        "it "
-        "was not trained on). Use it as front_end = "
-        f'{{ weights = "{escape_text(found.path)}", module = '
-        f'"{module}" }}.'
+        "it was not trained on). Use it as front_end = "
+        f'{{ weights = "{escape_text(found.path)}", module = "{module}" }}.'
     )
     typer.echo(wrap_lines(words))

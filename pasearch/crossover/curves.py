@@ -1,20 +1,21 @@
-"""Curves of error over a grid of epsilons, and where another model becomes the best.
+"""Curves of error over a grid of epsilons, and the epsilons at which another model becomes best.
 
-    cost(eps, h) = err_eps(h) - err(h)                                       the cost of privacy
-    crossover(h1, h2) = max { eps : err_eps(h1) < err_eps(h2) }              h1 the simpler model
+    cost(eps, h) = err_eps(h) - err(h)                              cost of privacy of model h
+    crossover(h1, h2) = max { eps : err_eps(h1) < err_eps(h2) }     h1 is the simpler model
 
-On a grid the maximum lies where the mean difference last changes sign, on a logarithmic scale
-between two epsilons. It is 0 where the simple model never wins and infinite where it always does:
-of a grid, that is "below the first" and "above the last". (The paper's formula says infinite where
-the set is empty, which would advise the simple model where it never wins: a misprint.)
+On a grid, the crossover is the point at which the mean difference changes its sign for the last
+time, interpolated between two epsilons on a logarithmic scale. It is 0 if the simple model is never
+better, and infinite if it is better at the last epsilon. (For an empty set the paper's formula says
+infinite, a misprint: it would recommend a simple model that is never better.)
 
-The interval is of the bootstrap over repeats, which both models share: means of resampled repeats,
-their deviations from the mean widened by Student's t over the normal quantile, because few repeats
-say little about their own spread.
+The confidence interval is from a bootstrap over repeats. Both models share the split of a repeat,
+so repeats are resampled in pairs. Deviations of the resampled means are multiplied by the ratio of
+the quantiles of Student's t and the normal distribution, because few repeats estimate their own
+variance poorly.
 
 A difference between two models at one epsilon is significant by a two-sided paired t-test over
 repeats. Its level is divided by the number of tests, pairs of models times epsilons (Bonferroni),
-so that in 95 % of comparisons of equal models none is significant.
+so that no difference is significant in 95 % of the comparisons of equal models.
 
 Source: Bao et al., section III, Eq. 2 and Definition 2; Efron 1979; Dunn 1961, "Multiple
 comparisons among means".
@@ -34,20 +35,20 @@ from scipy import stats
 
 from pasearch.errors import UsageError
 
-BOOTSTRAP_RESAMPLES = 2000
-CONFIDENCE_LEVEL = 0.95
+BOOTSTRAP_RESAMPLES = 2000  # number of resamples of a bootstrap
+CONFIDENCE_LEVEL = 0.95  # confidence level of intervals and tests
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 
 
 def parse_epsilon_grid(given: str | Sequence[float]) -> tuple[float, ...]:
-    """Parse a rising grid of epsilons.
+    """Parse an ascending grid of epsilons.
 
     Args:
-        given: Numbers, with commas if they are text; or "low:high:logN".
+        given: Numbers, or a string with numbers separated by commas, or "low:high:logN".
 
     Raises:
-        UsageError: It is not rising, not above 0, or of one epsilon.
+        UsageError: The numbers do not ascend, are not above 0, or there is only one.
     """
     refusal = UsageError(
         f"A grid of epsilons is {given!r}: expected rising numbers above 0, two or more, such as "
@@ -73,31 +74,32 @@ def parse_epsilon_grid(given: str | Sequence[float]) -> tuple[float, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Crossover:
-    """Up to which epsilon the simpler of two models is the better one."""
+    """Epsilon up to which the simpler of two models is better, with its confidence interval."""
 
     simple: str  # name of the simpler model
     complex: str  # name of the other model
-    epsilon: float  # 0: never, on the grid; infinity: at all of its epsilons
-    low: float  # low end of its 95 % interval
-    high: float  # high end of that interval
-    every: tuple[float, ...]  # all epsilons at which the mean difference changes sign, rising
-    significant: bool = False  # whether the models differ significantly at one epsilon at least
+    epsilon: float  # 0: the simpler model is never better; infinity: it is at the last epsilon
+    low: float  # lower end of the 95 % interval
+    high: float  # upper end of the 95 % interval
+    every: tuple[float, ...]  # all epsilons at which the mean difference changes sign, ascending
+    significant: bool = False  # whether the models differ significantly at any epsilon
 
     def text(self, epsilons: tuple[float, ...]) -> str:
-        """Format the crossover with its interval; values outside the grid are marked."""
+        """Format the crossover with its interval; values outside the grid get < or >."""
 
-        def of(value: float) -> str:
+        def format_epsilon(value: float) -> str:
             if value < epsilons[0]:
                 return f"< {epsilons[0]:g}"
             return f"> {epsilons[-1]:g}" if value > epsilons[-1] else f"{value:.3g}"
 
         end = "" if self.significant else ", not significant"
         if math.isclose(self.low, self.high) or self.low == self.high:
-            return f"{of(self.epsilon)} (in every resample){end}"
-        return f"{of(self.epsilon)} ({of(self.low)} to {of(self.high)}){end}"
+            return f"{format_epsilon(self.epsilon)} (in every resample){end}"
+        low, high = format_epsilon(self.low), format_epsilon(self.high)
+        return f"{format_epsilon(self.epsilon)} ({low} to {high}){end}"
 
     def sentence(self, epsilons: tuple[float, ...]) -> str:
-        """Return the significantly better model by epsilon, with the interval of the change."""
+        """Return a sentence on the better model below and above the crossover."""
         if not self.significant:
             return f"{self.simple} and {self.complex}: no significant difference at any epsilon."
         between = self.text(epsilons).partition("(")[2].partition(")")[0]
@@ -114,13 +116,18 @@ class Crossover:
     def to_json(
         self, epsilons: tuple[float, ...], rounded: Callable[[float], float]
     ) -> dict[str, Any]:
-        """Return plain values; None for what is beyond the largest epsilon."""
+        """Return plain values; None for infinity.
 
-        def number(value: float) -> float | None:
+        Args:
+            epsilons: Epsilons of the grid.
+            rounded: Function that rounds an epsilon.
+        """
+
+        def to_plain_number(value: float) -> float | None:
             return None if math.isinf(value) else rounded(value)
 
         return {
-            "epsilon": number(self.epsilon), "low": number(self.low), "high": number(self.high),
+            **{name: to_plain_number(getattr(self, name)) for name in ("epsilon", "low", "high")},
             "text": self.text(epsilons), "sentence": self.sentence(epsilons),
         }  # fmt: skip
 
@@ -129,12 +136,12 @@ def find_crossover(
     simple: Array, other: Array, epsilons: tuple[float, ...], names: tuple[str, str], seed: int = 0,
     pairs: int = 1,
 ) -> Crossover:  # fmt: skip
-    """Find the largest epsilon at which the simple model is better, with its interval.
+    """Find the epsilon up to which the simple model is better, with its confidence interval.
 
     Args:
-        simple: Error of the simple model, (epsilons, repeats).
-        other: Error of the other model on the same records at each repeat, (epsilons, repeats).
-        epsilons: Epsilons, rising.
+        simple: Errors of the simple model, (epsilons, repeats).
+        other: Errors of the other model, (epsilons, repeats), with the same records at each repeat.
+        epsilons: Epsilons, ascending.
         names: Names of both models.
         seed: Seed of the bootstrap.
         pairs: Number of pairs of models that are compared on the same repeats.
@@ -157,10 +164,14 @@ def _make_crossover(
     mean: Array, resampled: Array | None, epsilons: tuple[float, ...], names: tuple[str, str],
     least: Array,
 ) -> Crossover:  # fmt: skip
-    """Return the crossover of a mean difference, (epsilons,), with the interval of its resamples.
+    """Make the crossover of a mean difference.
 
-    Without resamples nothing is known of its spread. `least` is the smallest significant
-    difference, (epsilons,).
+    Args:
+        mean: Mean error of the simple model minus that of the other, (epsilons,).
+        resampled: Resamples of `mean`, (resamples, epsilons); None: the interval is (0, inf).
+        epsilons: Epsilons, ascending.
+        names: Names of both models.
+        least: Smallest significant difference at each epsilon, (epsilons,).
     """
     found, low, high = float(_find_last_crossings(mean[None], epsilons)[0]), 0.0, math.inf
     if resampled is not None:
@@ -179,8 +190,8 @@ def _make_crossover(
     )  # fmt: skip
 
 
-def critical_value(tests: int, freedom: int) -> float:
-    """Return the critical value of a two-sided t-test at 95 %, corrected for the number of tests.
+def compute_critical_value(tests: int, freedom: int) -> float:
+    """Return the critical value of two-sided t-tests at 95 %, corrected for their number.
 
     Args:
         tests: Number of tests.
@@ -190,10 +201,11 @@ def critical_value(tests: int, freedom: int) -> float:
 
 
 def _min_significant_difference(lead: Array, pairs: int) -> Array:
+    """Return the smallest significant mean of differences, (epsilons,); infinite for one repeat."""
     epsilons, repeats = lead.shape
     if repeats < 2:
         return np.full(epsilons, np.inf)
-    limit = critical_value(pairs * epsilons, repeats - 1) / math.sqrt(repeats)
+    limit = compute_critical_value(pairs * epsilons, repeats - 1) / math.sqrt(repeats)
     return limit * lead.std(axis=1, ddof=1)
 
 
@@ -201,15 +213,15 @@ def find_crossover_of_means(
     simple: Array, other: Array, spread: Array, epsilons: tuple[float, ...], names: tuple[str, str],
     least: Array,
 ) -> Crossover:  # fmt: skip
-    """Find a crossover from mean errors with known standard deviation, with its interval.
+    """Find a crossover from mean errors with known standard deviations, with its interval.
 
     Args:
         simple: Mean error of the simple model, (epsilons,).
         other: Mean error of the other model, (epsilons,).
-        spread: Standard deviation of a mean at each epsilon.
-        epsilons: Epsilons, rising.
+        spread: Standard deviation of a mean error at each epsilon, (epsilons,).
+        epsilons: Epsilons, ascending.
         names: Names of both models.
-        least: The smallest significant difference at each epsilon.
+        least: Smallest significant difference at each epsilon, (epsilons,).
     """
     mean = np.asarray(simple, float) - np.asarray(other, float)
     drawn = np.random.default_rng(0).standard_normal((BOOTSTRAP_RESAMPLES, len(mean)))
@@ -218,7 +230,7 @@ def find_crossover_of_means(
 
 
 def _find_last_crossings(leads: Array, epsilons: tuple[float, ...]) -> Array:
-    """Return the last epsilon at which each lead is below 0: (curves,)."""
+    """Return the epsilon up to which each curve of differences is below 0, (curves,)."""
     logs = np.log(epsilons)
     found = np.empty(len(leads))
     for place, lead in enumerate(leads):
@@ -233,13 +245,14 @@ def _find_last_crossings(leads: Array, epsilons: tuple[float, ...]) -> Array:
 
 
 def _interpolate_crossing(lead: Array, place: int, logs: Array) -> float:
+    """Return the epsilon at which a curve crosses 0 behind an index; `logs` are log epsilons."""
     low, high = lead[place], lead[place + 1]
     share = -low / (high - low)
     return float(np.exp(logs[place] + share * (logs[place + 1] - logs[place])))
 
 
 def estimate_mean_and_half_width(errors: Array) -> tuple[Array, Array]:
-    """Return mean errors and half the width of their 95 % interval, (epsilons,)."""
+    """Return the mean over the last axis, and half the width of its 95 % interval."""
     errors = np.asarray(errors, float)
     repeats = errors.shape[-1]
     if repeats < 2:
@@ -249,24 +262,24 @@ def estimate_mean_and_half_width(errors: Array) -> tuple[Array, Array]:
 
 
 def find_best_models(errors: Array) -> Array:
-    """Return the index of the model with the least mean error at each epsilon, (epsilons,).
+    """Return the index of the model with the smallest mean error at each epsilon, (epsilons,).
 
     Args:
-        errors: (models, epsilons, repeats).
+        errors: Errors, (models, epsilons, repeats).
     """
     return np.asarray(errors).mean(axis=2).argmin(axis=0)
 
 
 def find_simplest_models(errors: Array) -> Array:
-    """Return the first model at each epsilon that is not significantly worse than the best.
+    """Return the index of the simplest model that is not significantly worse than the best.
 
-    The test is that of a crossover, so both lead to one conclusion. With one repeat, the best.
+    The test is the same as for a crossover. With a single repeat, the best model is returned.
 
     Args:
-        errors: (models, epsilons, repeats), the simplest model first.
+        errors: Errors, (models, epsilons, repeats), the simplest model first.
 
     Returns:
-        Indices of models, (epsilons,).
+        Index of the model at each epsilon, (epsilons,).
     """
     errors = np.asarray(errors, float)
     best: Any = find_best_models(errors)
@@ -282,10 +295,10 @@ def find_simplest_models(errors: Array) -> Array:
 
 
 def assign_roles(released: Sequence[bool], sizes: Sequence[int]) -> list[list[str]]:
-    """Assign the roles released, simplest and largest to the models.
+    """Return the roles of each model, any of "released", "simplest" and "largest".
 
     Args:
-        released: Whether the run released it, for each model.
+        released: Whether the run released the model, for each model.
         sizes: Number of parameters of each model.
     """
     return [
@@ -302,7 +315,7 @@ def round_to_three_digits(epsilon: float) -> float:
 
 
 def round_to_four_decimals(values: Array) -> list[float]:
-    """Round accuracies for a document."""
+    """Round each value to four decimals, and return a list."""
     return [round(float(each), 4) for each in values]
 
 

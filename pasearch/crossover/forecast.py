@@ -1,29 +1,32 @@
 """Forecast, from public data, of the epsilon at which another model becomes clearly better.
 
-The study behind the portfolio (benchmarks/portfolio) has the accuracy of each entry at many signals
-mu n / C, for several public data sets of a kind. For the data at hand n, C and the plan are public,
-so each epsilon has a signal, and
+The study behind the portfolio (benchmarks/portfolio) has measured the accuracy of each entry of the
+portfolio at many signal-to-noise ratios mu n / C, for several public data sets of each kind. For
+the data at hand, n, the number of classes C and the plan are public, so that each epsilon
+corresponds to a signal-to-noise ratio. The forecast accuracy of model m is
 
     a_m(eps) = own + mean over the study's data sets d of  a_m,d(eps) - a_w,d(eps_run)
 
-w is the released model and `own` its noisy test score: all curves are shifted until that of w
-passes through the score, because data sets differ in difficulty far more than models do. The band
-holds the middle half of the study's data sets. Only models of the searched space are compared.
+w is the released model and `own` its noisy test score. All curves are shifted so that the curve of
+w passes through this score, because data sets differ in difficulty far more than models do. The
+band contains the middle half of the study's data sets. Only models of the searched space are
+compared.
 
-A model is clearly better than another at an epsilon if its lead is more than `POINT` and more than
-the noise of the study, the half width of the 95 % interval of the mean lead over data sets
-(Student's t). Starting from the released model at the run's epsilon, a crossing is the next epsilon
-at which another model is clearly better. It is reported only if its range excludes a part of the
-epsilons. The range is the shortest that holds the crossings of enough single data sets,
+A model is clearly better than another at an epsilon if its mean lead over the data sets is more
+than `MIN_LEAD`, and more than half the width of its 95 % confidence interval (Student's t). A
+crossing is the next epsilon, from the released model at the run's epsilon, at which another model
+is clearly better. The crossing on one data set is the last epsilon at which the first model is
+better (Definition 2). The range of a crossing is the shortest interval that contains the crossings
+on at least
 
-    ceil(.8 (m + 1)) of m data sets                of fewer than four: all epsilons
+    ceil(.8 (m + 1)) of m data sets                (for fewer than four data sets: all epsilons)
 
-where the crossing of one data set is the last epsilon at which the first model is still the better
-one (Definition 2). m + 1 and not m, because the data at hand are one more data set. This assumes
-that they are like the study's, and has no proof: benchmarks/crossover/forecast.py
-measures how often a data set's crossing is in the range that the others give.
+It is m + 1 instead of m, because the data at hand are one more data set. A crossing is reported
+only if its range excludes some epsilons. This assumes that the data at hand are similar to those of
+the study, and has no proof: benchmarks/crossover/forecast.py measures how often the crossing on one
+data set is in the range of the others.
 
-Cost: none. Everything is public, or was released and paid for already.
+Cost: none. All inputs are public, or were charged and released before.
 
 Source: the question is that of Bao et al., sections III and VI (Definition 2); the answer is
 original to this project.
@@ -64,19 +67,19 @@ if TYPE_CHECKING:
 Epsilons = tuple[float, ...]
 
 FORECAST_EPSILONS: Epsilons = tuple(round(float(each), 4) for each in np.geomspace(0.1, 10.0, 25))
-"""Epsilons of a forecast."""
+"""Epsilons of a forecast, if the study covers them."""
 
 MAX_EXTRAPOLATION = 0.3
-"""Largest distance of a signal from the measured range, in powers of ten."""
+"""Maximum distance of a signal-to-noise ratio from the measured range, in powers of ten."""
 
 MIN_FORECAST_EPSILONS = 5
 """Minimum number of epsilons of a forecast."""
 
 MIN_LEAD = 0.01
-"""Smallest lead that is reported: one percentage point, or 1 % of a target's range."""
+"""Minimum lead that is reported: one percentage point, or 1 % of a target's range."""
 
 RANGE_COVERAGE = 0.8
-"""Fraction of the study's data sets whose crossings the range of a crossing contains."""
+"""Fraction of data sets whose crossings a range contains."""
 
 MAX_DRAWN_MODELS = 4
 """Maximum number of models: the winner, the simplest, the largest, and the best in between."""
@@ -84,15 +87,15 @@ MAX_DRAWN_MODELS = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredModel:
-    """Released, or planned, model of a run."""
+    """Released or planned model of a run, with its score."""
 
-    epsilon: float  # of the whole run
-    delta: float  # of the whole run
-    mu: float  # signal to noise of the released model's training, of one record
-    slots: int  # training records
-    score: float | None  # the noisy test score as a share; None before a run
-    error: float  # the standard error of that score
-    has_compared: bool = False  # whether the run compared models on its own records
+    epsilon: float  # total epsilon of the run
+    delta: float  # total delta of the run
+    mu: float  # parameter of Gaussian DP of the model's training
+    slots: int  # number of training records, including null records
+    score: float | None  # noisy test score in [0, 1], higher is better; None before a run
+    error: float  # standard error of the score
+    has_compared: bool = False  # whether the run compared models on the private records
 
     @property
     def status(self) -> str:
@@ -104,20 +107,20 @@ class MeasuredModel:
 class StudyModel:
     """A model of the study."""
 
-    name: str  # in words
-    parameters: int  # number of parameters on the data at hand
-    released: bool  # whether it is the one that the run released
+    name: str  # description of the model
+    parameters: int  # number of parameters for the data at hand
+    released: bool  # whether the run released this model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Crossing:
-    """An epsilon beyond which another model is clearly better."""
+    """An epsilon above which another model is clearly better."""
 
-    epsilon: float  # where the better model's lead becomes clear
-    low: float  # start of the range over single data sets; 0: below the first epsilon
-    high: float | None  # end of that range; None: above the last epsilon
-    before: str  # the model to take below
-    after: str  # the model to take above
+    epsilon: float  # epsilon of the crossing, by the mean over data sets
+    low: float  # lower end of its range; 0: below the first epsilon
+    high: float | None  # upper end of its range; None: above the last epsilon
+    before: str  # name of the better model below
+    after: str  # name of the better model above
 
 
 def forecast_crossover(
@@ -128,19 +131,19 @@ def forecast_crossover(
     outputs: int,
     searched: Callable[[Candidate], bool],
 ) -> dict[str, Any] | None:
-    """Return the forecast of a run as plain values, or None if there is nothing to compare.
+    """Forecast the crossovers of a run from the study on public data.
 
     Args:
-        schema: Declared; model sizes are approximate if columns are not.
-        name: Data set name, which is left out of the study.
-        own: Released model with its score.
-        winner: Candidate of the released model, or of the planned one before a run.
-        outputs: Number of classes; 1 for a numeric target.
-        searched: Whether a model belongs to the searched space.
+        schema: Declared schema; for undeclared columns, sizes of models are approximate.
+        name: Name of the data set, which is left out of the study.
+        own: Released or planned model with its score.
+        winner: Candidate of this model.
+        outputs: Number of classes; 1 for regression.
+        searched: Function that checks whether a candidate belongs to the searched space.
 
     Returns:
-        Plain values. None if the study has no entry like the winner, no other entry of the searched
-        space, or no signal like that of the run.
+        Plain values, as `result.json` stores them. None if the study does not contain the winner
+        and another model of the searched space, or has not measured this signal-to-noise ratio.
     """
     study = load_study(schema, name).rescale_to_classes(outputs)
     study = study.select_flagged([searched(each) for each in study.entries])
@@ -186,22 +189,21 @@ def forecast_crossover(
 
 
 def interpolate_curves(study: Study, signals: Sequence[float]) -> np.ndarray:
-    """Interpolate the accuracy of every entry, (entries, data sets, signals).
+    """Interpolate the accuracy of each entry of a study, (entries, data sets, signals).
 
-    Curves are made monotone, because a larger epsilon does not reduce accuracy.
+    The curves are made monotone, because a larger epsilon does not reduce accuracy.
 
     Args:
         study: Study of one kind of data.
-        signals: Signals as log10, rising.
+        signals: log10 of the signal-to-noise ratios, ascending.
     """
-    curves = np.stack(
-        [study.accuracy_at(signal) for signal in signals]
-    )  # (signals, data sets, entries)
+    # Shape (signals, data sets, entries).
+    curves = np.stack([study.accuracy_at(signal) for signal in signals])
     return np.maximum.accumulate(curves.transpose(2, 1, 0), axis=2)
 
 
 def describe_model(candidate: Candidate) -> str:
-    """Describe a model: the network, and its feature extractor."""
+    """Describe a model in a phrase: its network and its feature extractor."""
     layers = candidate.architecture.layers
     network = f"network ({candidate.architecture.describe()})" if layers else "linear model"
     front = candidate.front_end
@@ -209,6 +211,7 @@ def describe_model(candidate: Candidate) -> str:
 
 
 def _interpolate_at(curves: np.ndarray, epsilon: float, epsilons: Epsilons) -> np.ndarray:
+    """Interpolate curves over log epsilon, along the last axis."""
     place = math.log(epsilon)
     return np.apply_along_axis(lambda one: np.interp(place, np.log(epsilons), one), -1, curves)
 
@@ -216,7 +219,7 @@ def _interpolate_at(curves: np.ndarray, epsilon: float, epsilons: Epsilons) -> n
 def _choose_drawn_models(
     curves: np.ndarray, sizes: list[int], study: Study, winner: Candidate
 ) -> list[int]:
-    """Choose winner, simplest, largest and the best at some epsilon; the better of equals."""
+    """Choose the winner, the simplest, the largest model, and the best at any epsilon."""
     means = curves.mean(axis=1)
     level = means.mean(axis=1)
     simplest = min(range(len(sizes)), key=lambda place: (sizes[place], -level[place]))
@@ -230,7 +233,7 @@ def _choose_drawn_models(
 def _curves_json(
     curves: np.ndarray, entries: list[StudyModel], own: MeasuredModel, epsilons: Epsilons
 ) -> list[dict[str, Any]]:
-    """Return the models' curves, shifted so that the winner's curve passes through its score."""
+    """Return curves as plain values, shifted so that the winner's curve has its noisy score."""
     here = _interpolate_at(curves, own.epsilon, epsilons)
     released = [entry.released for entry in entries]
     reference = here[released.index(True)]
@@ -253,16 +256,17 @@ def _curves_json(
 def choose_models(
     curves: np.ndarray, released: int, epsilon: float, epsilons: Epsilons = FORECAST_EPSILONS
 ) -> list[int]:
-    """Return the index of the model to take at each epsilon, from the run's epsilon outwards.
+    """Return the index of the recommended model at each epsilon.
 
-    The released model is kept until another one is clearly better and the range of their crossing
-    excludes a part of the epsilons; then that one is kept likewise.
+    Starting at the run's epsilon with the released model, in both directions, the model changes at
+    the next epsilon at which another model is clearly better, if the range of this crossing
+    excludes some epsilons.
 
     Args:
-        curves: Accuracy, (models, data sets, epsilons).
+        curves: Accuracies, (models, data sets, epsilons).
         released: Index of the released model.
         epsilon: Epsilon of the run.
-        epsilons: Epsilons, rising.
+        epsilons: Epsilons, ascending.
     """
     means = curves.mean(axis=1)
     start = int(np.abs(np.log(epsilons) - math.log(epsilon)).argmin())
@@ -281,6 +285,7 @@ def choose_models(
 
 
 def _is_better(curves: np.ndarray, one: int, other: int, place: int) -> bool:
+    """Check whether one model is clearly better than another at an epsilon."""
     lead = curves[one, :, place] - curves[other, :, place]
     if len(lead) < 2:
         return False
@@ -299,9 +304,9 @@ def find_crossings(
 
     Args:
         route: Index of the recommended model at each epsilon, from `choose_models`.
-        curves: Accuracy, (models, data sets, epsilons).
+        curves: Accuracies, (models, data sets, epsilons).
         names: Names of the models.
-        epsilons: Epsilons, rising.
+        epsilons: Epsilons, ascending.
     """
     found = []
     for place in range(1, len(route)):
@@ -325,18 +330,19 @@ def find_crossings(
 def find_pair_crossing(
     curves: np.ndarray, before: int, after: int, epsilons: Epsilons = FORECAST_EPSILONS
 ) -> tuple[float, float, float]:
-    """Return up to which epsilon one of two models is the better one, with its range.
+    """Return the epsilon up to which one of two models is better, with its range.
 
-    Each is 0 where that is below the first epsilon, and infinite where it is above the last.
+    Each number is 0 if it is below the first epsilon, and infinite if it is above the last.
 
     Args:
-        curves: Accuracy, (models, data sets, epsilons).
+        curves: Accuracies, (models, data sets, epsilons).
         before: Index of the model that is better at small epsilons, usually the simpler one.
         after: Index of the other model.
-        epsilons: Epsilons, rising.
+        epsilons: Epsilons, ascending.
 
     Returns:
-        (epsilon, low, high): by the mean over data sets, and the range by single ones.
+        The epsilon by the mean over data sets, and the lower and upper end of the range of the
+        epsilons of single data sets.
     """
     mean = find_last_lead(curves[before].mean(axis=0), curves[after].mean(axis=0), epsilons)
     by_set = [
@@ -350,15 +356,15 @@ def find_pair_crossing(
 def find_last_lead(
     one: np.ndarray, other: np.ndarray, epsilons: Epsilons = FORECAST_EPSILONS
 ) -> float:
-    """Return the last epsilon at which one curve is above another (Definition 2).
+    """Return the last epsilon at which one curve is above another (Definition 2), interpolated.
 
     Args:
-        one: Accuracy of one model, (epsilons,).
-        other: Accuracy of the other model, (epsilons,).
-        epsilons: Epsilons, rising.
+        one: Accuracies of one model, (epsilons,).
+        other: Accuracies of the other model, (epsilons,).
+        epsilons: Epsilons, ascending.
 
     Returns:
-        0 where it never is, and infinity where it is at the last epsilon.
+        The epsilon; 0 if the curve is never above, and infinity if it is at the last epsilon.
     """
     return find_crossover(1.0 - one[:, None], 1.0 - other[:, None], epsilons, ("", "")).epsilon
 
@@ -375,7 +381,7 @@ def _find_shortest_range(crossings: list[float], epsilons: Epsilons) -> tuple[fl
     rising = sorted(crossings)
     logs = np.log(np.clip(rising, epsilons[0], epsilons[-1]))
     widths = logs[count - 1 :] - logs[: len(logs) - count + 1]
-    # Of equal ones the middle one.
+    # If several ranges have this width, the middle one is returned.
     equal = np.flatnonzero(widths <= widths.min() + 1e-9)
     first = int(equal[(len(equal) - 1) // 2])
     return rising[first], rising[first + count - 1]
@@ -389,15 +395,15 @@ def summarize_forecast(
     own: MeasuredModel,
     epsilons: Epsilons = FORECAST_EPSILONS,
 ) -> str:
-    """Return the forecast in one sentence, and one for each crossing.
+    """Describe the forecast in one sentence, followed by one sentence for each crossing.
 
     Args:
         found: Crossings from `find_crossings`.
         route: Index of the recommended model at each epsilon, from `choose_models`.
-        curves: Accuracy, (models, data sets, epsilons).
+        curves: Accuracies, (models, data sets, epsilons).
         entries: Models.
-        own: Released model with its score.
-        epsilons: Epsilons, rising.
+        own: Released or planned model with its score.
+        epsilons: Epsilons, ascending.
     """
     means, names = curves.mean(axis=1), [each.name for each in entries]
     released = next(place for place, each in enumerate(entries) if each.released)
@@ -437,7 +443,7 @@ def summarize_forecast(
 
 
 def describe_range(crossing: dict[str, Any], epsilons: Sequence[float]) -> str:
-    """Describe the range of a crossing over data sets; empty if it is all epsilons."""
+    """Describe the range of a crossing in a phrase; empty if it contains all epsilons."""
     low, high = crossing["low"], crossing["high"]
     if low <= epsilons[0] and high is None:
         return ""

@@ -1,17 +1,17 @@
-"""A measured crossover: error over epsilon, and where the best model changes.
+"""A measured crossover: error over epsilon, and the epsilons at which the best model changes.
 
-On public records nothing is charged (`CrossoverReport`). On private records it is made of the noisy
-scores that a grid has released and paid for (`make_private_crossover`):
+On public records nothing is charged (`CrossoverReport`). On private records, the crossover is
+computed from the noisy scores that strategy `grid` has released and charged
+(`make_private_crossover`):
 
-    error of a point = 1 - noisy points / most points
-    spread           = deviation of points around their model's mean, pooled over a level's models;
-                       never less than the noise of one score
+    error of a training  =  1 - noisy score count / largest possible count
+    standard deviation   =  of the errors around their model's mean, pooled over the models of a
+                            level; at least that of the noise of one score
 
-The interval of such a crossover is from resampled means with that spread. The epsilon of a level is
-the cost of one training at this level alone.
+The confidence interval of such a crossover is from simulated means with this standard deviation.
+The epsilon of a level is the privacy cost of a single training at this level.
 
-Source: Bao et al., section III-C, Definition 2, and section VI-D (Fig. 8: the envelope of several);
-strategy `grid`.
+Source: Bao et al., section III-C, Definition 2, and section VI-D (Fig. 8: several models).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from pasearch.crossover.curves import (
     CONFIDENCE_LEVEL,
     Crossover,
     assign_roles,
-    critical_value,
+    compute_critical_value,
     describe_changes,
     estimate_mean_and_half_width,
     find_best_models,
@@ -57,17 +57,17 @@ class CrossoverReport:
     """Error over epsilon of several models, and the epsilons at which the best one changes.
 
     Args:
-        data: Name of the data that were measured.
+        data: Name of the public data.
         n: Number of training records.
         delta: Delta of every training.
         metric: Name of the error: 1 - accuracy, or mean absolute error.
-        names: Names of the models, the one with the fewest trained parameters first.
+        names: Names of the models, by increasing number of trained parameters.
         parameters: Number of trained parameters of each model.
-        epsilons: Epsilons, rising.
+        epsilons: Epsilons, ascending.
         errors: Errors of trainings with privacy, (models, epsilons, repeats).
         plain: Errors of trainings without privacy, (models, repeats).
         crossovers: Crossovers of all pairs of models.
-        assumes: Assumption for other records; empty for the measured records.
+        assumes: Assumption under which the result applies to private data; empty without such data.
     """
 
     data: str
@@ -89,27 +89,28 @@ class CrossoverReport:
 
     @property
     def best(self) -> tuple[str, ...]:
-        """The model of least mean error at each epsilon."""
+        """Name of the model with the smallest mean error at each epsilon."""
         return tuple(self.names[place] for place in find_best_models(self.errors))
 
     @property
     def recommended(self) -> tuple[str, ...]:
-        """The model to take at each epsilon: the simplest not significantly worse than the best.
+        """Name of the recommended model at each epsilon.
 
-        By a two-sided paired t-test over repeats at 95 %, corrected for the number of tests. With
-        one repeat, the best.
+        It is the simplest model that is not significantly worse than the best one, by a two-sided
+        paired t-test over repeats at 95 %, corrected for the number of tests. With a single repeat,
+        it is the best model.
         """
         return tuple(self.names[place] for place in find_simplest_models(self.errors))
 
     def cost_of_privacy(self) -> np.ndarray:
-        """Return cost(eps, h) = err_eps(h) - err(h), means over repeats, (models, epsilons)."""
+        """Return the mean error with privacy minus that without, (models, epsilons)."""
         return self.errors.mean(axis=2) - self.plain.mean(axis=1)[:, None]
 
     def model_at(self, epsilon: float) -> str:
-        """Return the model to take at an epsilon, as `recommended` at the nearest one measured.
+        """Return the name of the recommended model at the measured epsilon nearest to `epsilon`.
 
         Raises:
-            UsageError: It is not above 0.
+            UsageError: The epsilon is not above 0.
         """
         if not (epsilon > 0.0 and math.isfinite(epsilon)):
             raise UsageError(f"epsilon is {epsilon!r}: expected a number above 0.")
@@ -117,9 +118,9 @@ class CrossoverReport:
         return self.recommended[int(logs.argmin())]
 
     def sentence(self) -> str:
-        """Return the recommended model by epsilon in one or two sentences.
+        """Return the recommended model of each range of epsilons, in one or two sentences.
 
-        If another model has the best mean, its epsilons are named as well.
+        The second sentence names the epsilons at which another model has the best mean.
         """
         taken = self.recommended
         first, last = self.epsilons[0], self.epsilons[-1]
@@ -142,14 +143,14 @@ class CrossoverReport:
         return said
 
     def plot(self, ax: Any = None, **kwargs: Any) -> Any:
-        """Draw error over epsilon of every model, and where another becomes the best.
+        """Draw the error of each model over epsilon, and the crossovers.
 
         Args:
             ax: Axes of matplotlib to draw on; None makes a figure.
             kwargs: Further arguments of `CrossoverDisplay.plot`.
 
         Returns:
-            CrossoverDisplay: With `figure_` and `ax_`.
+            CrossoverDisplay: Its attributes `figure_` and `ax_` are the matplotlib objects.
 
         Raises:
             UsageError: matplotlib is not installed (`pip install 'pasearch[plots]'`).
@@ -199,7 +200,7 @@ class CrossoverReport:
         }
 
     def as_accuracy(self, released: str) -> dict[str, Any]:
-        """Return the crossover as accuracy (1 - error), in the form of a run's report.
+        """Return the crossover in terms of accuracy (1 - error), as `result.json` stores it.
 
         Args:
             released: Name of the model that the run released.
@@ -216,7 +217,7 @@ class CrossoverReport:
         )  # fmt: skip
 
     def table(self) -> str:
-        """Return mean errors, half the width of their intervals, and crossovers, as text."""
+        """Format mean errors, half the width of their intervals, and crossovers as text."""
         width = max(19, *(len(name) + 2 for name in self.names))
         bands = [estimate_mean_and_half_width(each) for each in self.errors]
         lines = [f"{'epsilon':>8}" + "".join(f"{name:>{width}}" for name in self.names)]
@@ -233,6 +234,7 @@ class CrossoverReport:
 
 
 def _round_to_five_decimals(epsilon: float) -> float:
+    """Round an epsilon to five decimals."""
     return round(epsilon, 5)
 
 
@@ -241,7 +243,7 @@ def _crossover_json(
     released: Sequence[bool], means: np.ndarray, halves: np.ndarray, found: Sequence[Crossover],
     rounded: Callable[[float], float], taken: Sequence[str], *, own: dict[str, Any], sentence: str,
 ) -> dict[str, Any]:  # fmt: skip
-    """Return a measured crossover as `result.json` has it."""
+    """Return a measured crossover as plain values, as `result.json` stores it."""
     return {
         "kind": "measured",
         "epsilons": list(epsilons),
@@ -271,15 +273,18 @@ def _crossover_json(
 def make_private_crossover(
     plan: Plan, points: Sequence[float | None], own: MeasuredModel, winner: Candidate
 ) -> dict[str, Any]:
-    """Return the crossover report of a grid, as plain values.
+    """Compute the crossover from the noisy scores of strategy `grid`.
 
     Args:
         plan: Plan of strategy `grid`.
         points: Noisy score counts of all trials, in order; None for a failed trial.
-        own: Released final model with its score.
-        winner: Candidate of the final model.
+        own: Released model with its score.
+        winner: Candidate of the released model.
 
-    Cost: none: the scores were released and charged before.
+    Returns:
+        Plain values, as `result.json` stores them.
+
+    Cost: none, because the scores were charged and released before.
     """
     strategy = plan.strategy
     assert isinstance(strategy, Grid)
@@ -292,19 +297,19 @@ def make_private_crossover(
     spread, freedom = np.sqrt(each_level / repeats), models * (repeats - 1)
     half = float(stats.t.ppf((1 + CONFIDENCE_LEVEL) / 2, freedom)) * spread
     tests = max(1, levels * math.comb(models, 2))
-    least = critical_value(tests, freedom) * math.sqrt(2.0) * spread
+    least = compute_critical_value(tests, freedom) * math.sqrt(2.0) * spread
     epsilons = _compute_level_epsilons(plan)
-    # The genotypes in the grid's order: a small space is gone through in order, without a draw.
+    # These are the genotypes of the grid, because a small space is enumerated, not sampled.
     genotypes = draw_distinct_genotypes(plan.space, models, Keys.from_seed(0).stream("unused"))
     trained = [plan.space.candidate(each) for each in genotypes]
     shape, outputs = plan.schema.shape, plan.schema.outputs
     sizes = [each.parameters(shape, outputs)[0] for each in trained]
     order = sorted(range(models), key=sizes.__getitem__)
     candidates, means = [trained[place] for place in order], shares.mean(axis=2).T[order]
-    # Equal networks differ by their changes of the recipe.
+    # Equal networks are distinguished by their settings.
     names = [describe_model(each) for each in candidates]
     names = [
-        f"{name} ({each.describe().partition('; ')[2] or 'as usual'})"
+        f"{name} ({each.describe().partition('; ')[2] or 'default settings'})"
         if names.count(name) > 1
         else name
         for name, each in zip(names, candidates, strict=True)
@@ -321,22 +326,21 @@ def make_private_crossover(
     taken = [names[place] for place in simple]
     first, last = epsilons[0], epsilons[-1]
     if changes := describe_changes(taken, epsilons):
-        said = f"Measured on your records: at epsilon {first:g} take {taken[0]}; {changes}."
+        said = f"Measured on your records: at epsilon {first:g} use {taken[0]}; {changes}."
     else:
-        said = f"Measured on your records: take {taken[0]}, at every epsilon from {first:g} to "
+        said = f"Measured on your records: use {taken[0]} at every epsilon from {first:g} to "
         said += f"{last:g}."
-    # Of equal means, the one that was trained first.
+    # If means are equal, the model that was trained first.
     last_means = shares[-1].mean(axis=1)
     best = names[order.index(int(last_means.argmax()))]
     if best != taken[-1]:
         said += (
-            f" At {last:g} the best mean score is of {best}, which was released; the points cannot "
-            f"tell it from {taken[-1]}, which is simpler."
+            f" At {last:g}, {best} has the best mean score and was released; it is not "
+            f"significantly better than {taken[-1]}, which is simpler."
         )
     if own.epsilon > last:
         said += (
-            f" The points end at epsilon {last:g}: above, up to your total of {own.epsilon:g}, "
-            "nothing was compared."
+            f" No models were compared above epsilon {last:g}, up to your total of {own.epsilon:g}."
         )
     return _crossover_json(
         epsilons, repeats, names, [sizes[place] for place in order],
@@ -348,12 +352,12 @@ def make_private_crossover(
 
 
 def _compute_level_epsilons(plan: Plan) -> tuple[float, ...]:
-    """Compute the epsilon of a training at each level, with the costliest feature extractor."""
+    """Return the epsilon of one training at each level, with the most expensive front end."""
 
-    def epsilon(*events: Event) -> float:
+    def compute_epsilon(*events: Event) -> float:
         return price_partitions({"train": Composition(events)}, plan.delta)[0].epsilon
 
     fits = [each.event for each in plan.lines if each.name.startswith("front end ")]
-    dearest = [max(fits, key=epsilon)] if fits else []
+    worst_fit = [max(fits, key=compute_epsilon)] if fits else []
     lines = [each for each in plan.lines if each.name.startswith("training, level")]
-    return tuple(round_to_three_digits(epsilon(each.event, *dearest)) for each in lines)
+    return tuple(round_to_three_digits(compute_epsilon(each.event, *worst_fit)) for each in lines)

@@ -1,14 +1,15 @@
-"""When a simpler model is the better one: what the papers prove, and rules of thumb from runs.
+"""Conditions under which a simpler model is better: theorems of the paper, and a fitted curve.
 
     exact         leave feature m out  <=>  -sqrt(c^2 + d) - c <= theta_m x_m <= sqrt(c^2 + d) - c
     Lemma 1       leave feature m out  <=   |theta_m| <= (sqrt(c^2 + d) - |c|) / |x_m|
     Corollary 1   c = 0, equal noise:       leave feature m out  <=>  |theta_m| <= sigma
     sample size   eps = ln(alpha + beta / n): the epsilon that n records need for a target
 
-c = y - theta . x is the residual without noise, d = (sigma |x|)^2 - (sigma' |x'|)^2, x' is the
-record without feature m, and sigma' is the noise of the model without feature m. The expected
-squared error is c^2 + (sigma |x|)^2 with the feature and (c + theta_m x_m)^2 + (sigma' |x'|)^2
-without it. The exact condition compares the two.
+The model is linear, with noise of standard deviation sigma on each coefficient. c = y - theta . x
+is the residual without noise, d = (sigma |x|)^2 - (sigma' |x'|)^2, x' is the record without feature
+m, and sigma' is the noise of the model without feature m. The expected squared error is
+c^2 + (sigma |x|)^2 with the feature, and (c + theta_m x_m)^2 + (sigma' |x'|)^2 without it. The
+exact condition compares the two.
 
 The paper prints Lemma 1 as "if and only if". Only "if" holds: leaving the feature out may cancel
 part of the residual. Counterexample: x = (1, 1), theta_m = 1, c = -1, sigma = sigma' = 0.5. The
@@ -30,23 +31,23 @@ from pasearch.errors import UsageError
 def find_coefficients_to_drop(
     x: np.ndarray, residual: float, sigma: float, sigma_without: float | None = None
 ) -> tuple[float, float] | None:
-    """Find the coefficients at which a model of one record is better without its last feature.
+    """Return the interval of coefficients for which leaving out the last feature is better.
 
-    The condition is exact: the expected squared error without the feature is at most that with it
-    if and only if theta_m is in the interval.
+    The condition is exact: for one record, the expected squared error without the feature is at
+    most that with the feature if and only if its coefficient theta_m is in the interval.
 
     Args:
-        x: Record, (m,). Its last entry belongs to the feature and is not 0.
+        x: Record, (m,). The last entry is the value of the feature, which is not 0.
         residual: Label minus the prediction of the model with the feature, without noise.
         sigma: Standard deviation of the noise on every coefficient, 0 or above.
-        sigma_without: The same for the model without the feature. None: `sigma`.
+        sigma_without: Standard deviation for the model without the feature; None: `sigma`.
 
     Returns:
-        The smallest and the largest such coefficient. None if there is no such coefficient,
-        because the model without the feature has more noise than the whole error with it.
+        The ends of the interval, (low, high). None if it is empty, because the noise of the model
+        without the feature exceeds the whole error with it.
 
     Raises:
-        UsageError: The record has no such feature, or a number is not finite.
+        UsageError: The last entry of the record is 0, or a number is not finite.
 
     >>> find_coefficients_to_drop(np.array([1.0, 1.0]), residual=-1.0, sigma=0.5)
     (-0.118..., 2.118...)
@@ -68,39 +69,43 @@ def find_coefficients_to_drop(
 def largest_coefficient_to_drop(
     x: np.ndarray, error: float, sigma: float, sigma_without: float | None = None
 ) -> float:
-    """Return the bound of Lemma 1: a sufficient condition that needs no sign of the residual.
+    """Return the bound of Lemma 1 on the absolute coefficient, which ignores the residual's sign.
 
-    A coefficient of at most this size is better left out. The converse does not hold: a larger one
-    may be better left out too (`find_coefficients_to_drop` is exact).
+    Leaving out a feature is better if its absolute coefficient is at most this bound. It may also
+    be better for a larger coefficient (`find_coefficients_to_drop` is exact).
 
     Args:
-        x: Record, (m,). Its last entry belongs to the feature and is not 0.
+        x: Record, (m,). The last entry is the value of the feature, which is not 0.
         error: Squared error of the model with the feature, without noise, 0 or above.
         sigma: Standard deviation of the noise on every coefficient, 0 or above.
-        sigma_without: The same for the model without the feature. None: `sigma`.
+        sigma_without: Standard deviation for the model without the feature; None: `sigma`.
 
     Raises:
-        UsageError: The record has no such feature, or the model without it has more noise.
+        UsageError: The last entry of the record is 0, or the model without the feature has more
+            noise.
     """
     found = find_coefficients_to_drop(
         x, math.sqrt(check_nonnegative("error", error)), sigma, sigma_without
     )
     if found is None or not found[0] <= 0.0 <= found[1]:
-        raise UsageError(
-            "Lemma 1 does not hold where the model without the feature has more noise."
-        )
+        raise UsageError("Lemma 1 does not hold if the model without the feature has more noise.")
     return min(abs(each) for each in found)
 
 
 def find_features_above_noise(coefficients: np.ndarray, sigma: float) -> np.ndarray:
-    """Find the coefficients that are larger than the noise (Corollary 1), bool, (m,)."""
+    """Return the mask of the coefficients that exceed the noise (Corollary 1), bool, (m,)."""
     return np.abs(np.asarray(coefficients, float)) > sigma
 
 
 def min_epsilon_for_feature(coefficient: float, sensitivity: float, delta: float) -> float:
-    """Return the smallest epsilon at which a feature with this coefficient is worth its noise.
+    """Return the smallest epsilon at which a feature is worth its noise; infinite if it is useless.
 
-    It is Corollary 1 solved for epsilon; infinite for a coefficient of 0.
+    This is Corollary 1, solved for epsilon.
+
+    Args:
+        coefficient: Coefficient of the feature; 0 means a useless feature.
+        sensitivity: L2 sensitivity of the coefficients.
+        delta: Delta of the Gaussian mechanism.
     """
     if not coefficient:
         return math.inf
@@ -108,11 +113,11 @@ def min_epsilon_for_feature(coefficient: float, sensitivity: float, delta: float
 
 
 def fit_sample_size_curve(n: np.ndarray, epsilon: np.ndarray) -> tuple[float, float]:
-    """Return (alpha, beta) of eps = ln(alpha + beta / n): least squares of e^eps on 1 / n.
+    """Fit alpha and beta of eps = ln(alpha + beta / n), by least squares of e^eps on 1 / n.
 
     Args:
-        n: Numbers of records, two different ones or more.
-        epsilon: The epsilon at which each of them reached the same accuracy.
+        n: Numbers of records, with two or more different values.
+        epsilon: Epsilon at which each number of records reached the same accuracy.
 
     Raises:
         UsageError: Fewer than two different numbers, or values that are not above 0.
@@ -127,13 +132,13 @@ def fit_sample_size_curve(n: np.ndarray, epsilon: np.ndarray) -> tuple[float, fl
 
 
 def predict_epsilon(n: int, alpha: float, beta: float) -> float:
-    """Return the epsilon that n records need; 0 where the fit says that they need none."""
+    """Predict the epsilon that n records need for the target accuracy, 0 or above."""
     inside = alpha + beta / check_positive_integer("n", n)
     return max(0.0, math.log(inside)) if inside > 0.0 else 0.0
 
 
 def predict_records(epsilon: float, alpha: float, beta: float) -> float:
-    """Return the smallest number of records for a target at epsilon; infinite if none will do."""
+    """Predict the number of records for the target accuracy at epsilon; infinite if impossible."""
     room = math.exp(check_positive("epsilon", epsilon)) - alpha
     if room <= 0.0:
         return math.inf

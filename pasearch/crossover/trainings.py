@@ -1,18 +1,18 @@
-"""The models of a comparison, and their trainings on public data.
+"""The models of a crossover comparison, and their trainings on public data.
 
 | name of a model | meaning |
 |---|---|
-| `linear`, `fcn`, `cnn`, `net.toml` | no hidden layer; the default network of the space; a file |
-| `...+scattering`, `...+pca:60` | the same behind a front end |
-| `...+rwt` | random weights training: the last two layers are trained, as by the recipe `rwt` |
-| `...+full-batches`, `...+recipe:NAME` | the same, trained otherwise |
-| `...+cfs:6`, `...+random:6` | the same on six features: CFS-Greedy's, or any |
-| `...+columns:age,sex`, `...+numbers` | the same on these columns, or on all but categories |
+| `linear`, `fcn`, `cnn`, `net.toml` | no hidden layer; the default network of a space; a file |
+| `...+scattering`, `...+pca:60` | the network after a front end (feature extractor) |
+| `...+rwt` | random weights training: only the last two layers are trained, as by recipe `rwt` |
+| `...+full-batches`, `...+recipe:NAME` | the network, trained with full batches or another recipe |
+| `...+cfs:6`, `...+random:6` | the network on six features, selected by CFS-Greedy or at random |
+| `...+columns:age,sex`, `...+numbers` | the network on these columns, or on all numeric columns |
 
-A point is one training: (model, index of its epsilon, repeat); the index behind the last epsilon
-stands for a training without noise. A point depends on the seed and its own numbers alone, and
-every training has one thread, so the result does not depend on the number of trainings at a time,
-nor on where a study was interrupted. All records are declared public: nothing here is charged.
+A point is one training: (index of the model, index of the epsilon, repeat). The index after the
+last epsilon stands for a training without noise. A point depends on the seed and on its three
+numbers only, and every training has one thread. So the result does not depend on the number of
+trainings at a time or on interruptions. All records are declared public, so nothing is charged.
 
 Source: Bao et al., sections III-C, VI-C (features), VII-B (front ends), VII-C (random weights
 training), C-D (categories).
@@ -61,18 +61,18 @@ if TYPE_CHECKING:
     from pasearch.data.partitions import Dataset, Records
 
 Point = tuple[int, int, int]
-"""(model, index of its epsilon, repeat)."""
+"""Training of a comparison: (index of the model, index of the epsilon, repeat)."""
 
 ProgressCallback = Callable[[int, int], None]
+"""Function of (finished trainings, all trainings)."""
 
-MAX_FILE_BYTES = 2**26
-"""Length of a file of finished trainings, bytes."""
+MAX_FILE_BYTES = 2**26  # maximum size of a file of finished trainings
 
 MAX_SERIAL_TRAININGS = 24
-"""Number of trainings up to which it does not pay to start processes, unless each takes long."""
+"""Maximum number of trainings that run one after another, without worker processes."""
 
 MODEL_FAMILIES = ("linear", "fcn", "cnn")
-"""Models with a name; a network's file is another."""
+"""Names of models; a model may also be the path of a network's .toml file."""
 
 
 # --- the models
@@ -80,23 +80,23 @@ MODEL_FAMILIES = ("linear", "fcn", "cnn")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeatureChoice:
-    """The features of an encoded record that a model is given."""
+    """Selection of the input features of a model."""
 
-    choice: str  # "cfs", "random", "columns" or "numbers"
-    size: int = 0  # number of features, of `cfs` and `random`
-    names: tuple[str, ...] = ()  # names of columns, of `columns`
+    choice: str  # method: "cfs", "random", "columns" or "numbers"
+    size: int = 0  # number of features, for `cfs` and `random`
+    names: tuple[str, ...] = ()  # names of columns, for `columns`
 
     @classmethod
     def parse(cls, text: str) -> FeatureChoice | None:
-        """Parse a part of a model's name; None if it has another meaning.
+        """Parse a part of a model's name, such as "cfs:6"; None if it selects no features.
 
         Raises:
-            UsageError: `cfs` without a number, `columns` without a name.
+            UsageError: `cfs` or `random` without a number, or `columns` without a name.
         """
         choice, _, rest = text.partition(":")
         if choice in ("cfs", "random"):
             if not rest.isdecimal():
-                raise UsageError(f"`+{text}`: expected how many features, such as +{choice}:6.")
+                raise UsageError(f"`+{text}`: expected a number of features, +{choice}:6 for six.")
             return cls(choice=choice, size=check_positive_integer("features", int(rest)))
         if choice not in ("columns", "numbers"):
             return None
@@ -109,28 +109,28 @@ class FeatureChoice:
         """Return the number of features.
 
         Raises:
-            UsageError: A name that the data lack, more features than there are, or none.
+            UsageError: An unknown column, more features than exist, or no feature at all.
         """
         if not self.size:
-            return len(self._of_columns(schema))
+            return len(self._find_features_of_columns(schema))
         if not self.size <= (every := int(np.prod(schema.shape))):
-            raise UsageError(f"`+{self.choice}:{self.size}`: the records have {every}.")
+            raise UsageError(f"`+{self.choice}:{self.size}`: the records have {every} features.")
         return self.size
 
     def select_indices(
         self, schema: AnySchema, own: Records, draw: np.random.Generator
     ) -> np.ndarray:
-        """Choose the features.
+        """Select the features.
 
         Args:
             schema: Complete schema.
-            own: Public training records: CFS-Greedy chooses by them.
-            draw: Random generator of `random`.
+            own: Public training records, which CFS-Greedy reads.
+            draw: Random generator for the method `random`.
 
         Returns:
-            Indices, rising.
+            Indices of the features, ascending.
 
-        Cost: none; only records that were declared public get here.
+        Cost: none, because the records are declared public.
         """
         if self.choice == "random":
             return np.sort(draw.permutation(int(np.prod(schema.shape)))[: self.size])
@@ -142,11 +142,12 @@ class FeatureChoice:
             joint = count_tables(attributes.codes(own.x, own.y, own.valid), attributes)
             order = cfs_greedy(*compute_symmetrical_uncertainty(joint, attributes), self.size)
             return np.sort(np.array(order.selected))
-        return self._of_columns(schema)
+        return self._find_features_of_columns(schema)
 
-    def _of_columns(self, schema: AnySchema) -> np.ndarray:
+    def _find_features_of_columns(self, schema: AnySchema) -> np.ndarray:
+        """Return the indices of the features of the selected columns, ascending."""
         if not isinstance(schema, TableSchema):
-            raise UsageError(f"`+{self.choice}` is of a table's columns: take +cfs or +random.")
+            raise UsageError(f"`+{self.choice}` requires a table: use +cfs or +random.")
         known = [each.name for each in schema.columns]
         if missing := [name for name in self.names if name not in known]:
             raise UsageError(
@@ -159,7 +160,7 @@ class FeatureChoice:
         widths = [len(column.feature_names()) for column in schema.columns]
         found = np.flatnonzero(np.repeat(kept, widths))
         if not len(found):
-            raise UsageError(f"`+{self.choice}` leaves no feature.")
+            raise UsageError(f"`+{self.choice}` selects no feature: name other columns.")
         return found
 
 
@@ -169,25 +170,25 @@ class Model:
 
     name: str  # name that the user gave
     candidate: Candidate  # network and settings
-    features: FeatureChoice | None = None  # features that it is given; None: all
-    recipe: str | None = None  # recipe of its own; None: that of the request
+    features: FeatureChoice | None = None  # selection of its input features; None: all
+    recipe: str | None = None  # name of its recipe; None: that of the request
     parameters: int = 0  # number of trained parameters
 
     def shape(self, schema: AnySchema) -> tuple[int, ...]:
-        """Return the shape of a record that its front end is given."""
+        """Return the shape of a record after the selection of features."""
         return schema.shape if self.features is None else (self.features.width(schema),)
 
     def with_parameters(self, schema: AnySchema) -> Model:
-        """Return it with its number of trained parameters on records of a schema."""
+        """Return the model with its number of trained parameters for records of a schema."""
         trained = self.candidate.parameters(self.shape(schema), schema.outputs)[1]
         return replace(self, parameters=trained)
 
 
 def parse_models(given: Sequence[str | Path | Candidate], schema: AnySchema) -> list[Model]:
-    """Return the models of a comparison, the one with the fewest trained parameters first.
+    """Parse the models of a comparison, sorted by increasing number of trained parameters.
 
     Raises:
-        UsageError: Fewer than two, two that are the same, or one that does not fit the records.
+        UsageError: Fewer than two models, two equal ones, or one that does not fit the records.
     """
     found: list[Model] = []
     for each in given:
@@ -201,15 +202,19 @@ def parse_models(given: Sequence[str | Path | Candidate], schema: AnySchema) -> 
                 raise UsageError(f"{other.name} and {model.name} are the same model: name another.")
         found.append(model)
     if len(found) < 2:
-        raise UsageError("A crossover is of two or more models: name another.")
+        raise UsageError("A crossover requires two or more models: name another.")
     return sorted(found, key=lambda model: model.parameters)
 
 
 def parse_model(text: str, regression: bool) -> Model:
-    """Parse the name of a model, or of a file, with the parts behind it.
+    """Parse the name of a model, such as "linear+cfs:6"; the module lists all forms.
+
+    Args:
+        text: Name of the model.
+        regression: Whether the target is a number.
 
     Raises:
-        UsageError: A name that is not known, or two parts that do not go together.
+        UsageError: An unknown name, or parts that exclude each other.
     """
     name, *parts = text.split("+")
     if name == "linear":
@@ -235,7 +240,7 @@ def parse_model(text: str, regression: bool) -> Model:
             recipe = part.removeprefix("recipe:")
         elif (chosen := FeatureChoice.parse(part)) is not None:
             if features is not None:
-                raise UsageError(f"Model {text!r} chooses features twice: expected once.")
+                raise UsageError(f"Model {text!r} selects features twice: expected once.")
             features = chosen
         elif not isinstance(candidate.front_end, Raw):
             raise UsageError(f"Model {text!r} has two front ends: expected one.")
@@ -243,21 +248,21 @@ def parse_model(text: str, regression: bool) -> Model:
             candidate = replace(candidate, front_end=parse_front_end(part))
     if features is not None and not isinstance(candidate.front_end, Raw):
         raise UsageError(
-            f"Model {text!r} chooses features and has a front end: expected one of the two."
+            f"Model {text!r} selects features and has a front end: expected one of the two."
         )
     return Model(name=text, candidate=candidate, features=features, recipe=recipe)
 
 
-# --- their trainings
+# --- the trainings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingSetting:
-    """Training setting of a model at one epsilon."""
+    """Recipes and noise of a model at one epsilon."""
 
-    recipes: tuple[Recipe, ...]  # recipes of the plan of one such training
-    mu: float  # privacy parameter of Gaussian DP that the noise is solved for
-    front_noise: float | None = None  # noise of its fitted front end; None without one
+    recipes: tuple[Recipe, ...]  # recipes of the plan of one training
+    mu: float  # parameter of Gaussian DP that determines the noise
+    front_noise: float | None = None  # noise multiplier of its fitted front end; None without one
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -267,17 +272,17 @@ class CrossoverStudy:
     dataset: Dataset  # records, declared public, with a complete schema
     models: Sequence[Model]  # models of the comparison
     settings: Sequence[Sequence[TrainingSetting]]  # settings, (models, epsilons)
-    train: int  # number of training records that `TrainingSetting.mu` is for
-    test: int  # number of records to test on
+    train: int  # number of training records for which `TrainingSetting.mu` was calibrated
+    test: int  # number of test records
     metric: str  # name of the metric of the errors
     seed: int  # seed of splits and noise
     device: str = "cpu"  # "cpu" or "cuda"
-    # indices of the training records, and of the records to test on, the same for every point;
-    # None: drawn for every repeat
+    # indices of the training records and of the test records, the same for every point; None: they
+    # are drawn for every repeat
     places: tuple[np.ndarray, np.ndarray] | None = None
 
-    def error(self, point: Point) -> float:
-        """Return the exact error of one training on the held-out records; of one that failed, 1."""
+    def measure_error(self, point: Point) -> float:
+        """Run one training, and return its exact error on the test records; 1 if it failed."""
         import torch
 
         number, place, repeat = point
@@ -307,7 +312,7 @@ class CrossoverStudy:
                 x[~records.valid] = 0.0
                 behind.append(replace(records, x=x))
             own, held = behind
-        # As many records as planned have the planned signal; fewer have the same, by less noise.
+        # With fewer records than planned, less noise gives the same signal-to-noise ratio.
         mu = setting.mu * self.train / len(own) if noisy else None
         recipes = tuple(each.within(len(own)) for each in setting.recipes)
         recipe = make_candidate_recipe(
@@ -324,8 +329,9 @@ class CrossoverStudy:
         return 1.0 - metric.compute_points(found, len(held)) / (len(held) * metric.max_points)
 
     def _split(self, keys: Keys, repeat: int) -> tuple[np.ndarray, np.ndarray]:
+        """Draw the indices of the training records and of the test records of a repeat."""
         n, draw = self.dataset.n, keys.stream("split", repeat).generator()
-        if self.dataset.official_test == self.test:  # the last records, as every result on them
+        if self.dataset.official_test == self.test:  # the last records are the official test set
             return draw.permutation(n - self.test)[: self.train], np.arange(n - self.test, n)
         order = draw.permutation(n)
         held = min(self.test, max(1, n // 5))
@@ -334,21 +340,21 @@ class CrossoverStudy:
 
 @dataclass(slots=True, eq=False)
 class CheckpointFile:
-    """Finished points in a file, one JSON line each; the first line describes the comparison.
+    """File of finished points, with one JSON line each after a description of the comparison.
 
     Args:
-        path: The file; None keeps nothing.
-        of: Description that must be equal for a line to be used again.
+        path: Path of the file; None stores nothing.
+        of: Description of the comparison; points of another description are not reused.
     """
 
     path: Path | None
     of: dict[str, Any]
 
     def load_points(self) -> dict[Point, float]:
-        """Read the points that were finished before.
+        """Read the finished points, with their errors.
 
         Raises:
-            UsageError: The file is of another study, or damaged.
+            UsageError: The file belongs to another comparison, or is damaged.
         """
         if self.path is None or not self.path.exists():
             return {}
@@ -362,15 +368,15 @@ class CheckpointFile:
             raise UsageError(f"{self.path} is damaged: delete it, and measure again.") from None
         if head != parse_json(json.dumps(self.of), where):
             raise UsageError(
-                f"{self.path} is of another comparison (other data, models, epsilons or seed): "
-                "give another folder."
+                f"{self.path} belongs to another comparison (other data, models, epsilons or "
+                "seed): name another folder."
             )
-        if whole != text:  # a line that was not written whole: it was interrupted
+        if whole != text:  # remove an incomplete last line, which an interruption left
             self.path.write_bytes(whole)
         return found  # pyright: ignore[reportReturnType]
 
     def add(self, point: Point, error: float) -> None:
-        """Append a finished point; the first one after the description."""
+        """Append a finished point; a new file gets the description first."""
         if self.path is None:
             return
         new = not self.path.exists() or not self.path.stat().st_size
@@ -391,18 +397,15 @@ def measure_points(
     on_training: ProgressCallback | None,
     max_serial: int = MAX_SERIAL_TRAININGS,
 ) -> dict[Point, float]:
-    """Train every point that is not finished.
+    """Train every point that is not finished, and return the errors of all points.
 
     Args:
-        study: Study of the points.
-        points: Points to train.
-        kept: Finished points.
-        executor: Open executor that trains.
-        on_training: Called with (points finished, all points).
-        max_serial: Number of points up to which it does not pay to start processes.
-
-    Returns:
-        Error of every point.
+        study: Inputs of the trainings.
+        points: Points of the comparison.
+        kept: File of finished points.
+        executor: Open execution backend.
+        on_training: Callback with (finished points, all points).
+        max_serial: Maximum number of points that run without worker processes.
     """
     found = {p: e for p, e in kept.load_points().items() if p in set(points)}
     left = [point for point in points if point not in found]
@@ -417,11 +420,12 @@ def measure_points(
 def _train_points(
     study: CrossoverStudy, points: list[Point], executor: Executor, max_serial: int
 ) -> Iterator[tuple[Point, float]]:
+    """Train points, and yield each with its error as soon as it is finished."""
     shared = study.device != "cpu" and not executor.is_remote
     if shared or not executor.accepts(len(points), long=len(points) > max_serial):
         with use_threads(1):  # results do not depend on the number of processors
             for point in points:
-                yield point, study.error(point)
+                yield point, study.measure_error(point)
         return
     from joblib import cpu_count, dump
 
@@ -431,7 +435,7 @@ def _train_points(
         device = "cuda" if executor.gpus else "cpu"
         dump(replace(study, dataset=own, device=device), source.folder / "study")
         works = [
-            Work(key=f"point {point}", do=partial(_measure_error, point), reads=(source,))
+            Work(key=f"point {point}", do=partial(_run_point, point), reads=(source,))
             for point in points
         ]
         with closing(executor.run_in_any_order(works, 1, cpu_count())) as finished:
@@ -441,26 +445,28 @@ def _train_points(
 
 @dataclass(frozen=True, slots=True)
 class _StoredStudy:
-    """A study in a folder of this machine, which a worker reads once: it is public."""
+    """Copy of a study in a temporary folder, which each worker reads once."""
 
     folder: Path
     kept = True
 
     def load(self) -> CrossoverStudy:
-        """Read it."""
+        """Read the study."""
         return _load_study(str(self.folder / "study"))
 
 
 @lru_cache(maxsize=1)
 def _load_study(path: str) -> CrossoverStudy:
+    """Read a study from a file that this program has written, once per process."""
     from joblib import load
 
-    return load(path)  # written by this program just now, into a folder of its own
+    return load(path)
 
 
-def _measure_error(point: Point, study: CrossoverStudy) -> bytes:
+def _run_point(point: Point, study: CrossoverStudy) -> bytes:
+    """Run one training in a worker, and return its error as bytes."""
     cache = study.dataset.cache
     if cache is not None and not cache.is_dir():
         study.dataset.cache = None
     with use_threads(1):
-        return study.error(point).hex().encode()
+        return study.measure_error(point).hex().encode()

@@ -271,7 +271,7 @@ def parse_backbone_table(table: Mapping[str, Any], folder: Path | None = None) -
         )
     weights, side, centred = table["weights"], table.get("side", 0), table.get("centred", True)
     if not isinstance(weights, (str, Path)) or not isinstance(centred, bool):
-        raise UsageError("front_end: expected a path as weights, and true or false as centred.")
+        raise UsageError("front_end: expected a path in `weights`, and true or false in `centred`.")
     if side != 0 and not MIN_IMAGE_SIDE <= check_positive_integer("side", side) <= MAX_IMAGE_SIDE:
         raise UsageError(f"side is {side}: expected {MIN_IMAGE_SIDE} to {MAX_IMAGE_SIDE} pixels.")
     path = ((folder or Path()) / weights).absolute()

@@ -1,7 +1,7 @@
 """The privacy card: the privacy guarantee, its conditions and its limits, on one page.
 
-It is a function of `result.json` alone and reads no record. The JSON has the same sections as the
-Markdown.
+The card is a function of `result.json` alone and reads no record. Its JSON and Markdown have the
+same sections.
 
 Source: docs/rules.md, rules 2, 8, 10 to 15.
 """
@@ -34,7 +34,7 @@ NOT_COVERED = [
     "A person with several records: their protection is weaker than the privacy cost states (group "
     "privacy).",
 ]
-"""Risks that no privacy cost covers."""
+"""Risks that the privacy cost of a run does not cover."""
 
 NOT_COVERED_ON_A_CLUSTER = [
     "Observers of the Ray cluster that trained: they see the number of trainings, the start and "
@@ -44,21 +44,21 @@ NOT_COVERED_ON_A_CLUSTER = [
     "store, its spill files and the network carry the training records. Treat the cluster as "
     "private/. Workers never had the ledger, the budget, or keys of other trainings.",
 ]
-"""Further risks of a run on a cluster."""
+"""Further risks of a run whose trainings were on a Ray cluster."""
 
-NOT_COVERED_BY_A_CHOICE = [
+NOT_COVERED_BY_A_SELECTOR = [
     "Run time and memory use.",
     "The output of `transform`: it is as private as the records passed to it.",
     *NOT_COVERED[2:],
 ]
-"""Risks of a selector's fit, which trains no model and leaves no files."""
+"""Risks that the privacy cost of a fitted selector does not cover; it writes no files."""
 
 
 def card_json(document: dict[str, Any]) -> dict[str, Any]:
     """Build the card as plain values: title, privacy cost and sections.
 
     Args:
-        document: `result.json`, or the document of a selector's fit, which has no recipe.
+        document: `result.json`, or the document of a fitted selector, which has no recipe.
     """
     price, budget, data = document["price"], document["budget"], document["dataset"]
     events, selection, task = document["events"], document["selection"], document["task"]
@@ -150,7 +150,7 @@ def card_json(document: dict[str, Any]) -> dict[str, Any]:
         if each["event"]["type"] != "no-release":
             noise = describe_event(event_from_json(each["event"]))
         mechanisms.append(
-            f"{each['name']}: {wording.describe_counts(document, each['name'], noise)}."
+            f"{each['name']}: {wording.describe_release_noise(document, each['name'], noise)}."
         )
     if not is_choice:
         mechanisms += _describe_released_model(document)
@@ -202,7 +202,7 @@ def card_json(document: dict[str, Any]) -> dict[str, Any]:
     assumed = list(document["assumed_public"])
     sections.append((ASSUMED_PUBLIC, assumed))
 
-    not_covered = [*(NOT_COVERED_BY_A_CHOICE if is_choice else NOT_COVERED)]
+    not_covered = [*(NOT_COVERED_BY_A_SELECTOR if is_choice else NOT_COVERED)]
     ledger = document.get("ledger")
     not_covered.append(
         "Other runs on the same data. Runs compose, but this run used no shared ledger: the cost "
@@ -245,6 +245,7 @@ def card_json(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def _describe_released_model(document: dict[str, Any]) -> list[str]:
+    """Describe the training of the released model in sentences."""
     values, items = document["recipe"], []
     if values.get("trainer") == "objective" and values["noise_multiplier"] is not None:
         items.append(
@@ -281,7 +282,7 @@ def _describe_released_model(document: dict[str, Any]) -> list[str]:
 
 
 def card_markdown(document: dict[str, Any]) -> str:
-    """Render the card as Markdown, with the names of users and data escaped."""
+    """Render the card as Markdown; names from the user or the data are escaped."""
     name, searched_on = document["dataset"]["name"], document.get("searched_on")
     card = card_json(
         {
@@ -312,5 +313,5 @@ def card_markdown(document: dict[str, Any]) -> str:
 
 
 def escape_markdown(text: str) -> str:
-    """Escape a user's string as one literal line of Markdown."""
+    """Escape a string of the user, so that Markdown shows it literally on one line."""
     return re.sub(r"([\\`*_\[\]<>|~&!])", r"\\\1", escape_text(" ".join(text.split())))

@@ -1,6 +1,6 @@
-"""Values that the card, the page, the notebook and the displays read from `result.json`.
+"""Values computed from `result.json` for the card, the page, the notebook and the displays.
 
-They follow from released values, so they have no privacy cost.
+They depend on released values alone, so they have no privacy cost.
 
 Source: docs/result.md.
 """
@@ -18,22 +18,23 @@ if TYPE_CHECKING:
 
 Values = dict[str, Any]
 
-SEARCH, TRAINING, CHOICE = "architecture search", "training", "recipe choice"
-"""Tasks of a run that trains networks: a search, one training, or a selection of a recipe."""
+SEARCH, TRAINING, RECIPE_CHOICE = "architecture search", "training", "recipe choice"
+"""Tasks of a run that trains networks: a search, one training, or the selection of a recipe."""
 
 WEAK_PROTECTION_RATE = 0.2
-"""Weak protection: true-positive rate of an attacker above this, at a 1 % false-positive rate."""
+"""Maximum true-positive rate of an attacker, at a 1 % false-positive rate, without a warning."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
     """A trial (candidate) whose score may be shown."""
 
-    values: Values  # its entry in `trials`: `parameters` or `features`, and `noisy_correct`
-    # its noisy score count as a fraction of the largest possible one; None if it failed, or if the
-    # number of public records is unknown
+    values: Values  # entry of `trials` in result.json: `parameters` or `features`, `noisy_correct`
+    # noisy score count divided by the largest possible count; None if the training failed, or if
+    # the number of scored public records is unknown
     share: float | None
-    # the same as a value of the metric; the score count if no fraction is known; None if it failed
+    # score in the unit of the metric; the score count if `share` is None; None if the training
+    # failed
     score: float | None
     # standard deviation of the score's noise; None if it is unknown, such as for a metric that
     # combines several counts
@@ -42,41 +43,45 @@ class Trial:
 
 
 def restore_recipe(values: Values) -> Recipe:
-    """Restore the recipe from its values in `result.json`; earlier versions lack some stages.
+    """Restore the recipe from its values in `result.json`, also those of earlier versions.
 
     Raises:
-        UsageError: a field or a stage is unknown.
+        UsageError: A field or a stage is unknown.
     """
     from pasearch.training.recipe import Recipe
 
     extra = {"sampling_probability", "name", "steps_made", "trainer"}
-    renamed = {"order": "noise_before_clip"}  # by versions before the fourth
+    renamed = {"order": "noise_before_clip"}  # name before version 4 of the document
     return Recipe.from_json(
         {renamed.get(name, name): value for name, value in values.items() if name not in extra}
     )
 
 
 def summarize_attack(document: Values) -> Values | None:
-    """Convert the privacy cost into the success of the best membership inference attack.
+    """Format the success rate of the best possible membership inference attack.
 
     Args:
         document: `result.json`, or a dictionary with its field `attack`.
 
     Returns:
         `false_positives` and `detected` (false- and true-positive rate, in per cent, as strings)
-        and their `ratio`, for the first false-positive rate; `rows`, the same for all of them; and
-        `is_weak`, whether the protection is weak. None if no accountant translates this cost.
+        and their `ratio`, for the first false-positive rate; `rows`, the same for all rates; and
+        `is_weak`, whether the protection is weak. None if no accountant bounds the attack.
     """
     given = document.get("attack")
     if not given:
         return None
 
-    def rounded_up(value: float) -> str:
+    def format_rounded_up(value: float) -> str:
         digits = 10.0 ** (math.floor(math.log10(value)) - 2)
         return f"{math.ceil(value / digits - 1e-9) * digits:.3g}"
 
     rows = [
-        (f"{100 * false_positives:g}", rounded_up(100 * rate), rounded_up(rate / false_positives))
+        (
+            f"{100 * false_positives:g}",
+            format_rounded_up(100 * rate),
+            format_rounded_up(rate / false_positives),
+        )
         for false_positives, rate in given
     ]
     false_positives, detected, ratio = rows[0]
@@ -88,7 +93,7 @@ def summarize_attack(document: Values) -> Values | None:
 
 
 def target_bounds(document: Values) -> tuple[float, float] | None:
-    """Return the bounds of a numeric target in its own unit; None if there are none."""
+    """Return the bounds of a numeric target, in the unit of its column; None without bounds."""
     target = document["dataset"]["schema"].get("target")
     if isinstance(target, dict):
         target = (target.get("low"), target.get("high"))
@@ -108,11 +113,11 @@ def score_event(document: Values) -> Values | None:
     return next((each for each in document["events"] if each["name"] == "score"), None)
 
 
-def score_name(document: Values) -> str:
-    """Name the scores of the trials: metric and scored records."""
+def describe_trial_scores(document: Values) -> str:
+    """Describe the scores of the trials in one phrase: metric, noise and scored records."""
     noun = document["strategy"].get("judged_by", document["score"]["metric"])
     line = score_event(document)
-    if line is None:  # the number of public records is in no document
+    if line is None:  # result.json does not state the number of public records
         return f"Score count ({noun}), exact, on public records"
     slots = document["dataset"]["slots"][line["partition"]]
     return f"Noisy {noun} on {slots:,} records ({line['partition']})"
@@ -156,7 +161,7 @@ def is_relevance_noise(document: Values) -> bool:
 
 
 def find_result_warnings(document: Values, schema: AnySchema) -> list[str]:
-    """Return warnings on a result that says little or nothing, from released values.
+    """Return warnings on a result that is not informative, as sentences.
 
     Args:
         document: `result.json`.

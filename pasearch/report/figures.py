@@ -17,17 +17,17 @@ from dataclasses import dataclass
 from markupsafe import Markup, escape
 
 PLOT_HEIGHT = 180.0
-"""Height of a chart without its labels: pixels."""
+"""Height of the drawing area of a chart, in pixels."""
 
 LABEL_HEIGHT = 48.0
-"""Height of the ticks and of the axis name below a chart: pixels."""
+"""Height of the tick labels and the axis name below a chart, in pixels."""
 
 MIN_AXIS_VALUE = -0.2
 MAX_AXIS_VALUE = 1.2
-"""Largest range of a vertical axis: fractions; noisy or forged scores may be outside."""
+"""Limits of a vertical axis, as fractions; noisy or forged scores may be outside."""
 
 LABELLED_EPSILONS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0)
-"""Epsilons labelled on a logarithmic axis."""
+"""Epsilons that get a label on a logarithmic axis."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,8 +67,8 @@ def draw_bar(
     Args:
         value: Length of the bar, clipped to [0, of].
         label: Description for a screen reader.
-        of: Value for the full width; 0 draws no bar.
-        tone: Class in the style sheet.
+        of: Value of a bar with full width; 0 draws no bar.
+        tone: Class in the style sheet, "plain" or "accent".
         mark: Value at which a line is drawn; None: no line.
     """
     share = value / of if of > 0 else 0.0
@@ -93,7 +93,7 @@ def draw_interval(
         at: Position of the point, clipped to [0, 1].
         ends: Ends of the interval, (low, high); None if the value is exact.
         label: Description for a screen reader.
-        tone: Class in the style sheet.
+        tone: Class in the style sheet, "plain" or "accent".
     """
     shapes = [make_element("line", x1="0", x2="100%", y1="8", y2="8", class_="axis")]
     if ends is not None:
@@ -110,7 +110,7 @@ def draw_interval(
 
 
 def draw_scale(labels: Sequence[str]) -> Markup:
-    """Draw labels at equal distances, hidden from screen readers because the bars have labels."""
+    """Draw the labels of a scale at equal distances, hidden from screen readers."""
     sides = ("tick", *("tick middle" for _ in labels[1:-1]), "tick end")
     shapes = [
         make_element(
@@ -124,13 +124,13 @@ def draw_scale(labels: Sequence[str]) -> Markup:
 
 
 def draw_swatch(place: int) -> Markup:
-    """Draw a sample of a chart's line for the legend."""
+    """Draw a sample of the line at position `place` of a chart, for the legend."""
     line = make_element("line", x1="0", x2="28", y1="5", y2="5", class_=line_class(place))
     return make_element("svg", line, class_="swatch", aria_hidden="true", width="28", height="10")
 
 
 def draw_axis_names(across: str, up: str) -> list[Markup]:
-    """Draw the names of a chart's axes: below the ticks, and above the highest grid line."""
+    """Draw the names of the horizontal and the vertical axis of a chart."""
     return [
         make_element("text", across, x="100%", y=PLOT_HEIGHT + 40, class_="tick end"),
         make_element("text", up, x="0", y="-12", class_="tick"),
@@ -141,10 +141,10 @@ def draw_lines(
     curves: Sequence[Curve], label: str, axes: tuple[str, str], *, logarithmic: bool = False,
     score: tuple[float, float, float] | None = None,
 ) -> Markup:  # fmt: skip
-    """Draw lines over a common axis, which starts at 0 or is logarithmic; y is a fraction.
+    """Draw lines in a chart whose horizontal axis starts at 0 or is logarithmic.
 
     Args:
-        curves: Lines, at least one, each of at least one point.
+        curves: Lines, at least one, each with at least one point.
         label: Description of the figure for a screen reader.
         axes: Names of the horizontal and the vertical axis.
         logarithmic: Whether the x axis is logarithmic and begins at the smallest x.
@@ -195,7 +195,7 @@ def draw_lines(
         inside.append(
             make_element("polyline", points=format_points(stroke), class_=line_class(place))
         )
-    # Only this element is stretched to the width of the page; its strokes are not.
+    # This element alone is stretched to the width of the page; its strokes keep their width.
     shapes.append(
         make_element("svg", *inside, viewBox="0 0 100 100", preserveAspectRatio="none",
                      width="100%", height=PLOT_HEIGHT)
@@ -265,12 +265,12 @@ def choose_ticks(values: Sequence[float]) -> list[float]:
 
 
 def line_class(place: int) -> str:
-    """Return the class of a chart's line in the style sheet."""
+    """Return the style sheet's class of the line at position `place` of a chart."""
     return f"line line-{place % 4 + 1}"
 
 
 def format_points(corners: Sequence[tuple[float, float]]) -> str:
-    """Format points for SVG."""
+    """Format points as the attribute `points` of an SVG element."""
     return " ".join(f"{x:.2f},{y:.2f}" for x, y in corners)
 
 

@@ -1,10 +1,10 @@
 """The report page of a run or a measured crossover: one HTML file, without script or network.
 
 The page is a function of `result.json` alone and reads no record. Jinja2 escapes names that a user
-chose (data, columns, classes, spaces). Characters that change the direction of the text are spelt
-out. The page has no date, because no privacy cost covers the time of a run.
+chose (data, columns, classes, spaces). Characters that change the direction of the text are shown
+as escape codes. The page has no date, because no privacy cost covers the time of a run.
 
-    mu  =  sqrt(sum over Gaussian releases of 1 / sigma^2), if nothing else reads the records
+    mu  =  sqrt(sum over Gaussian releases of 1 / sigma^2), if all releases are Gaussian
 
 Source: docs/result.md describes every field; Dong, Roth and Su 2022, Corollary 3.3 (mu).
 """
@@ -64,13 +64,13 @@ SECRECY_SENTENCE = (
 )
 
 MAX_LISTED_FEATURES = 25
-"""Features listed in a table: number."""
+"""Maximum number of features listed in a table."""
 
 MAX_LISTED_CANDIDATES = 200
-"""Candidates listed on the page: number."""
+"""Maximum number of candidates listed on the page."""
 
 MAX_UNFOLDED_CANDIDATES = 4
-"""Candidates with scores shown before the list is unfolded: number."""
+"""Number of scored candidates shown before the reader unfolds the list."""
 
 
 def report_html(document: dict[str, Any]) -> str:
@@ -81,7 +81,7 @@ def report_html(document: dict[str, Any]) -> str:
             each have a section; the last two only if the data were declared public.
 
     Raises:
-        UsageError: a field is missing or malformed.
+        UsageError: A field is missing or malformed.
 
     Cost: none.
     """
@@ -91,7 +91,7 @@ def report_html(document: dict[str, Any]) -> str:
 
     known = (LookupError, TypeError, AttributeError, ValueError, ArithmeticError, UndefinedError)
     try:
-        # The schema needs the original names: two may be equal once they are escaped.
+        # The schema needs the original names, because two names may be equal after escaping.
         page = _page_values(escape_values(document, breaks=" "), restore_schema(document))
         return _template_environment().get_template("report.html.j2").render(page)
     except known as error:
@@ -114,7 +114,7 @@ def crossover_html(measured: Values) -> str:
             "low": [max(0.0, 1.0 - error - half) for error, half in pairs],
             "high": [min(1.0, 1.0 - error + half) for error, half in pairs],
         })  # fmt: skip
-    drawn = {
+    chart_values = {
         "epsilons": epsilons, "models": accuracies, "sentence": measured["sentence"],
         "own": {"score": None, "epsilon": 0.0},
     }  # fmt: skip
@@ -138,7 +138,7 @@ def crossover_html(measured: Values) -> str:
     names = "data", "n", "repeats", "sentence", "models", "crossovers", "metric", "assumes"
     metric = measured["metric"]
     measure = metric.removeprefix("1 - ")
-    chart = draw_crossover(drawn, measure, of_errors=measure == metric)
+    chart = draw_crossover(chart_values, measure, of_errors=measure == metric)
     return _template_environment().get_template("crossover.html.j2").render(
         **{name: measured[name] for name in names}, chart=chart, rows=rows,
         delta=f"{measured['delta']:g}", measure=capitalize_first(measure),
@@ -148,10 +148,11 @@ def crossover_html(measured: Values) -> str:
 
 @cache
 def _template_environment() -> Environment:
+    """Return the Jinja2 environment of the page, with its filters."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    def marked(text: str) -> Markup:
-        """Format `names` in a line of the card as code, and *words* as emphasis."""
+    def render_markdown(text: str) -> Markup:
+        """Render `names` in a line of the card as code, and *words* as emphasis."""
         pieces = text.split("`")
         if len(pieces) % 2 == 0:
             return escape(text)
@@ -162,8 +163,8 @@ def _template_environment() -> Environment:
             for place, piece in enumerate(pieces)
         )
 
-    def command(text: str) -> Markup:
-        """Prevent line breaks inside the options of a command."""
+    def prevent_flag_breaks(text: str) -> Markup:
+        """Render a command so that no line breaks inside a flag such as --data-root."""
         words = (
             Markup('<span class="flag">{}</span>').format(each)
             if each.startswith("-")
@@ -173,7 +174,7 @@ def _template_environment() -> Environment:
         return Markup(" ").join(words)
 
     def strip_options(warning: str) -> str:
-        """Replace the options in a warning by their plain names, for readers without a terminal."""
+        """Replace references to options, such as `search_share=`, by plain words."""
         without_options = re.sub(r" \(`\w+=[^`]*`\)", "", warning)
         named = OPTION_REFERENCE.sub(lambda found: found[1].replace("_", " "), without_options)
         return re.sub(r"`([^`]*)`", r"\1", named)
@@ -182,13 +183,16 @@ def _template_environment() -> Environment:
         loader=PackageLoader("pasearch.report"), autoescape=True, undefined=StrictUndefined,
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
-    environment.filters |= {"marked": marked, "short": figures.shorten, "capital": capitalize_first,
-                            "command": command, "plain": strip_options}  # fmt: skip
+    environment.filters |= {
+        "marked": render_markdown, "short": figures.shorten, "capital": capitalize_first,
+        "command": prevent_flag_breaks, "plain": strip_options,
+    }  # fmt: skip
     environment.globals |= {"swatch": figures.draw_swatch}
     return environment
 
 
 def _page_values(document: Values, schema: AnySchema) -> Values:
+    """Return the values of the page's template, by name."""
     card, assumed, budget = card_json(document), document["assumed_public"], document["budget"]
     public = document["dataset"]["declared_public"]
     of_features = document["task"] == FEATURE_SELECTION
@@ -227,7 +231,7 @@ def _page_values(document: Values, schema: AnySchema) -> Values:
         "bound": wording.describe_attack_bound(
             summarize_attack(document), "knows all other records, sees everything in release/"
         ),
-        "uncovered": wording.describe_uncovered(assumed),
+        "uncovered": wording.describe_assumed_public(assumed),
         "asked": f"{document['dataset']['n']:,} records, {form}. Total privacy budget of "
         f"{what}: \u03b5 {budget['epsilon']:g} at \u03b4 {budget['delta']:g}.",
         "covered": f"The privacy cost {'would cover' if public else 'covers'} everything in "
@@ -255,6 +259,7 @@ def _page_values(document: Values, schema: AnySchema) -> Values:
 
 
 def _describe_network_model(document: Values, schema: AnySchema) -> Values:
+    """Describe the released network: a sentence, its stages and its training."""
     candidate = Candidate.from_json(document["best"])
     output = "one predicted number" if schema.regression else f"{schema.outputs} classes"
     return {
@@ -266,17 +271,17 @@ def _describe_network_model(document: Values, schema: AnySchema) -> Values:
 
 
 def _network_rows(candidate: Candidate, schema: AnySchema) -> list[Values]:
-    """Describe the network from input to output; a bar is the logarithm of a stage's values."""
+    """Return one row per stage of the network, with a logarithmic bar of its number of outputs."""
 
-    def sizes(shape: tuple[int, ...]) -> str:
+    def format_shape(shape: tuple[int, ...]) -> str:
         return " \u00d7 ".join(f"{side:,}" for side in shape)
 
-    def count(number: int, name: str) -> str:
+    def format_count(number: int, name: str) -> str:
         return f"{number:,} {name}" if number == 1 else f"{number:,} {name}s"
 
     def describe_stage(title: str, shape: tuple[int, ...]) -> tuple[str, list[str], int]:
         values = math.prod(shape)
-        notes = [*([sizes(shape)] if len(shape) > 1 else []), count(values, "number")]
+        notes = [*([format_shape(shape)] if len(shape) > 1 else []), format_count(values, "number")]
         return title, notes, values
 
     front, architecture, shape = candidate.front_end, candidate.architecture, tuple(schema.shape)
@@ -286,8 +291,8 @@ def _network_rows(candidate: Candidate, schema: AnySchema) -> list[Values]:
     shapes = architecture.shapes(front.output_shape(shape))
     for layer, entering, leaving in zip(architecture.layers, shapes[:-1], shapes[1:], strict=True):
         parameters = layer.parameters(entering)
-        notes = [f"{sizes(leaving)} out"]
-        notes.append(count(parameters, "parameter") if parameters else "no parameters")
+        notes = [f"{format_shape(leaving)} out"]
+        notes.append(format_count(parameters, "parameter") if parameters else "no parameters")
         notes += ["frozen"] * (not getattr(layer, "trainable", True))
         if dropout := getattr(layer, "dropout", 0.0):
             notes.append(f"dropout {dropout:g}")
@@ -295,7 +300,7 @@ def _network_rows(candidate: Candidate, schema: AnySchema) -> list[Values]:
         stages.append((title, notes, math.prod(leaving)))
     last = Dense(units=schema.outputs).parameters(shapes[-1])
     title = "A number" if schema.regression else f"{schema.outputs} classes"
-    notes = ["output layer", count(last, "parameter")]
+    notes = ["output layer", format_count(last, "parameter")]
     stages.append((title, notes, schema.outputs))
     most = math.log1p(max(values for _, _, values in stages))
     return [
@@ -309,6 +314,7 @@ def _network_rows(candidate: Candidate, schema: AnySchema) -> list[Values]:
 
 
 def _training_rows(document: Values) -> list[tuple[str, str]]:
+    """Return pairs (name, value) that describe the training of the released network."""
     values, best = document["recipe"], document["best"]
     recipe = restore_recipe(values)
     slots = round(recipe.expected_batch_size / values["sampling_probability"])
@@ -346,6 +352,7 @@ def _training_rows(document: Values) -> list[tuple[str, str]]:
 
 
 def _describe_feature_model(document: Values, schema: AnySchema) -> Values:
+    """Describe the released linear model: a sentence, its features and its training."""
     best, recipe, blank = document["best"], document["recipe"], document.get("relevance_of_noise")
     chosen, count = best["features"], len(best["features"])
     every = count == best["of"]
@@ -419,6 +426,7 @@ def _describe_feature_model(document: Values, schema: AnySchema) -> Values:
 
 
 def _effect_rows(document: Values) -> list[Values]:
+    """Return one row per column with its effect on the prediction, as a number and a bar."""
     given = document.get("effects") or []
     most = max((each["reach"] for each in given), default=0.0)
     return [
@@ -435,10 +443,11 @@ def _effect_rows(document: Values) -> list[Values]:
     ]
 
 
-# --- the price
+# --- the privacy cost
 
 
 def _partition_rows(document: Values) -> list[Values]:
+    """Return one row per partition of the records: its releases and their joint privacy cost."""
     shares, budget = document["price_by_partition"], document["budget"]["epsilon"]
     most = max(share["epsilon"] for share in shares.values())
     scale = max(budget, most)
@@ -458,7 +467,7 @@ def _partition_rows(document: Values) -> list[Values]:
             lines.append({
                 "name": wording.release_name(each["name"], noun, count).strip(),
                 "times": times,
-                "noise": wording.describe_counts(document, each["name"], noise),
+                "noise": wording.describe_release_noise(document, each["name"], noise),
             })  # fmt: skip
         mu = compute_gaussian_mu([(each["event"], each["count"]) for each in own])
         tone = "accent" if is_price else "plain"
@@ -473,27 +482,27 @@ def _partition_rows(document: Values) -> list[Values]:
 
 
 def compute_gaussian_mu(events: list[tuple[Values, int]]) -> float | None:
-    """Compute mu of Gaussian DP if every release is Gaussian, so that mu is exact; else None.
+    """Compute the parameter mu of Gaussian DP of several releases; None if one is not Gaussian.
 
     Args:
         events: All releases of a partition, as pairs (event, count).
     """
 
-    def squared(event: Values) -> float | None:
+    def compute_squared_mu(event: Values) -> float | None:
         match event:
             case {"type": "no-release"}:
                 return 0.0
             case {"type": "gaussian", "noise_multiplier": float() | int() as sigma} if sigma > 0:
                 return 1.0 / sigma**2
             case {"type": "self-composed", "event": dict() as inner, "count": int() as count}:
-                one = squared(inner)
+                one = compute_squared_mu(inner)
                 return None if one is None else count * one
             case {"type": "composed", "events": list() as inner}:
-                found = [squared(each) for each in inner]
+                found = [compute_squared_mu(each) for each in inner]
                 return None if None in found else sum(each or 0.0 for each in found)
         return None
 
-    squares = [squared(event) for event, _ in events]
+    squares = [compute_squared_mu(event) for event, _ in events]
     if not squares or None in squares:
         return None
     total = sum(count * (each or 0.0) for (_, count), each in zip(events, squares, strict=True))
@@ -504,7 +513,7 @@ def compute_gaussian_mu(events: list[tuple[Values, int]]) -> float | None:
 
 
 def describe_crossover(document: Values) -> Values | None:
-    """Describe a forecast or a measurement of models over epsilon; None without either."""
+    """Describe the forecast or measured crossover of models for the page; None without either."""
     found = document.get("measured_crossover") or document.get("crossover")
     if not found:
         return None
@@ -544,7 +553,7 @@ def describe_crossover(document: Values) -> Values | None:
 
 
 def draw_crossover(found: Values, measure: str, *, of_errors: bool) -> Markup:
-    """Draw the models' scores over epsilon, with bands, and the run's own score.
+    """Draw the scores of models over epsilon with their uncertainty, and the score of the run.
 
     Args:
         found: Crossover as in `result.json`; its values are accuracies, or 1 minus an error.
@@ -552,18 +561,20 @@ def draw_crossover(found: Values, measure: str, *, of_errors: bool) -> Markup:
         of_errors: Whether to draw errors, 1 minus the values of `found`.
     """
 
-    def drawn(value: float) -> float:
+    def to_axis_value(value: float) -> float:
         return 1.0 - value if of_errors else value
 
     curves = [
         figures.Curve(
             name=each["name"],
             points=tuple(
-                (x, drawn(y)) for x, y in zip(found["epsilons"], each["accuracy"], strict=True)
+                (x, to_axis_value(y))
+                for x, y in zip(found["epsilons"], each["accuracy"], strict=True)
             ),
             band=tuple(
-                (min(drawn(low), drawn(high)), max(drawn(low), drawn(high)))
+                (min(ends), max(ends))
                 for low, high in zip(each["low"], each["high"], strict=True)
+                for ends in [(to_axis_value(low), to_axis_value(high))]
             ),
         )
         for each in found["models"]
@@ -571,13 +582,13 @@ def draw_crossover(found: Values, measure: str, *, of_errors: bool) -> Markup:
     own = found["own"]
     score = None
     if own["score"] is not None:
-        score = own["epsilon"], drawn(own["score"]), own["standard_error"]
+        score = own["epsilon"], to_axis_value(own["score"]), own["standard_error"]
     axes = ("epsilon (logarithmic)", measure)
     return figures.draw_lines(curves, found["sentence"], axes, logarithmic=True, score=score)
 
 
 def _alternative_rows(document: Values, outputs: int) -> list[tuple[str, str]]:
-    """Describe other budgets: half of the signal mu n is that of half as many records."""
+    """Return pairs (epsilon, sentence): how the training would change with other budgets."""
     given, budget = document.get("alternatives") or [], document["budget"]["epsilon"]
     own: Values = next((each for each in given if each["epsilon"] == budget), {})
     here, noise_here = own.get("signal_to_noise"), own.get("noise_multiplier")
@@ -602,6 +613,7 @@ def _alternative_rows(document: Values, outputs: int) -> list[tuple[str, str]]:
 
 
 def _draw_curves(document: Values, schema: AnySchema) -> Values | None:
+    """Draw the accuracy over training steps; None if `result.json` has no curve."""
     curves = []
     for each in document.get("curves") or []:
         pairs = zip(each["steps"], each["accuracy"], strict=True)
@@ -614,12 +626,14 @@ def _draw_curves(document: Values, schema: AnySchema) -> Values | None:
 
 
 def _draw_chart(curves: list[figures.Curve], title: str, axes: tuple[str, str]) -> Values:
+    """Draw curves, with their final values in the description for screen readers."""
     ends = "; ".join(f"{each.name} ends at {each.points[-1][1]:.3f}" for each in curves)
     chart = figures.draw_lines(curves, f"{title}: {ends}.", axes)
     return {"chart": chart, "names": [each.name for each in curves]}
 
 
 def _comparison_rows(document: Values) -> list[Values]:
+    """Return one row each for this run and a run without search, with their test scores."""
     given, rows = document.get("compared") or {}, []
     for key, name in ("this", "This run"), ("fixed", "Fixed network, no search"):
         if not given.get(key):
@@ -642,6 +656,7 @@ def _comparison_rows(document: Values) -> list[Values]:
 
 
 def _describe_auto(document: Values) -> Values | None:
+    """Describe the automatic choice of the strategy; None if the user named one."""
     if not (auto := document.get("auto")):
         return None
     expected = auto.get("expected") or []
@@ -673,10 +688,10 @@ def _describe_auto(document: Values) -> Values | None:
 
 
 def _candidate_table(document: Values, schema: AnySchema) -> Values | None:
-    """List the candidates that may be shown, with the uncertainty of their scores.
+    """List the candidates with their scores and the uncertainty of these.
 
-    Scores are shown if the privacy cost covers them. Otherwise they are secret, and all candidates
-    of the space are listed if it is a list. None if fewer than two candidates are known.
+    Scores are shown if the privacy cost covers them. If they are secret, the candidates of a
+    portfolio are listed without scores. None if fewer than two candidates can be listed.
     """
     rule, of_features = document["selection"]["rule"], document["task"] == FEATURE_SELECTION
     from pasearch.training.metrics import compute_score_error
@@ -754,6 +769,7 @@ def _candidate_table(document: Values, schema: AnySchema) -> Values | None:
 
 
 def _candidate_row(values: Values, schema: AnySchema) -> Values:
+    """Return the name, the settings and the number of parameters of a candidate."""
     candidate = Candidate.from_json(values)
     try:
         size, _ = candidate.parameters(schema.shape, schema.outputs)
@@ -766,6 +782,7 @@ def _candidate_row(values: Values, schema: AnySchema) -> Values:
 
 
 def _describe_selection(document: Values) -> Values:
+    """Describe how the released candidate or the features were selected."""
     selection, space = document["selection"], document["space"]
     strategy = show_strategy(document["strategy"]["name"])
     rule, bound = selection["rule"], selection["bound"]
@@ -833,7 +850,7 @@ def _describe_selection(document: Values) -> Values:
 
 
 def next_steps(document: Values, is_known: bool) -> list[tuple[str, str]]:
-    """Recommend commands as pairs (purpose, command), the most urgent first.
+    """Recommend commands to the reader, as pairs (purpose, command), the most urgent first.
 
     RUN, DATA, SCHEMA and DATA_ROOT are placeholders for the user's paths.
 
@@ -882,7 +899,7 @@ def next_steps(document: Values, is_known: bool) -> list[tuple[str, str]]:
 
 
 def data_arguments(document: Values) -> str:
-    """Build the arguments that describe the data, quoted for a command line."""
+    """Build the command-line arguments that describe the data, quoted for a shell."""
 
     def quote_labels(labels: list[Any]) -> str:
         return shlex.quote(",".join(map(str, labels)))

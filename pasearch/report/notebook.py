@@ -1,4 +1,4 @@
-"""Summaries of a plan and a result for a notebook, and the trials as a data frame."""
+"""Summaries of a plan and of a result for a notebook, and the trials as a data frame."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from markupsafe import Markup
 
 from pasearch.accounting.events import event_to_json
 from pasearch.errors import UsageError
-from pasearch.report.facts import list_trials, ranking_metric, score_name
+from pasearch.report.facts import describe_trial_scores, list_trials, ranking_metric
 from pasearch.report.plan import feature_plan_text, plan_text
-from pasearch.report.score import describe_quality, list_measures
+from pasearch.report.score import describe_quality, format_measures
 from pasearch.report.wording import describe_parts, join_names
 from pasearch.search.names import show_strategy
 from pasearch.spaces.candidate import Candidate
@@ -28,7 +28,7 @@ SELECTION_EVENT = "repeat-and-select"
 
 
 def make_leaderboard(document: Values, schema: AnySchema) -> Any:
-    """Convert the trials of `result.json` to a pandas data frame, the best score first.
+    """Convert the trials in `result.json` to a pandas data frame, the best score first.
 
     Args:
         document: `result.json`.
@@ -53,7 +53,7 @@ def make_leaderboard(document: Values, schema: AnySchema) -> Any:
         columns = ["trial", "features", "size", "score", "released", "metric"]
     for number, trial in enumerate(list_trials(document), 1):
         row = {"trial": number, "score": trial.score, "released": trial.released,
-               "metric": score_name(document)}  # fmt: skip
+               "metric": describe_trial_scores(document)}  # fmt: skip
         if of_features:
             names = trial.values["features"]
             row |= {"features": ", ".join(names), "size": len(names)}
@@ -80,11 +80,7 @@ def format_plan(plan: Plan | FeaturePlan) -> str:
 
 
 def plan_html(plan: Plan | FeaturePlan) -> Markup:
-    """Render a plan as HTML: budget, privacy cost and releases.
-
-    Args:
-        plan: Solved plan.
-    """
+    """Render a calibrated plan as HTML: budget, privacy cost and releases."""
     sizes = ", ".join(f"{name} {size:,}" for name, size in plan.split.sizes().items())
     budget = f"epsilon {plan.budget.epsilon:g} at delta {plan.delta:g}"
     price = f"epsilon {plan.price.epsilon:.4f} at delta {plan.delta:g} ({plan.price.accountant})"
@@ -133,7 +129,7 @@ def summary_html(document: Values, line: str, schema: AnySchema) -> Markup:
     if "features" in best:
         chosen = f"{len(best['features']):,} of {best['of']:,}: {join_names(best['features'])}"
         found = "Features", chosen
-    more = list_measures(document, schema)
+    more = format_measures(document, schema)
     rows = [
         ("Data", f"{document['dataset']['name']}, {document['dataset']['n']:,} records"),
         (f"Test {score['metric']}", f"{score['test']:.3f} on {score['of']:,} records"),
@@ -153,7 +149,7 @@ def summary_html(document: Values, line: str, schema: AnySchema) -> Markup:
 
 
 def _release_table(lines: Iterable[tuple[str, str, int, str]]) -> Markup:
-    """Render the table of releases; the number of trainings of a selection is secret."""
+    """Render the table of releases, without the number of trainings of a selection (secret)."""
     rows = [
         (
             name,
@@ -166,9 +162,9 @@ def _release_table(lines: Iterable[tuple[str, str, int, str]]) -> Markup:
 
 
 def _render_table(rows: Sequence[Sequence[str]], head: Sequence[str] = ()) -> Markup:
-    """Render rows of cells below a head; without a head, the first cell of a row is its name."""
+    """Render rows of cells below a head; without a head, the first cell of each row is bold."""
 
-    def row(cells: Sequence[str], names: int) -> Markup:
+    def render_row(cells: Sequence[str], names: int) -> Markup:
         tags = ["th"] * names + ["td"] * (len(cells) - names)
         return Markup("<tr>{}</tr>").format(
             Markup("").join(
@@ -177,6 +173,6 @@ def _render_table(rows: Sequence[Sequence[str]], head: Sequence[str] = ()) -> Ma
             )
         )
 
-    top = [row(head, len(head))] if head else []
-    every = [*top, *(row(each, 0 if head else 1) for each in rows)]
+    top = [render_row(head, len(head))] if head else []
+    every = [*top, *(render_row(each, 0 if head else 1) for each in rows)]
     return Markup("<table>{}</table>").format(Markup("").join(every))

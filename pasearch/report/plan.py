@@ -1,4 +1,4 @@
-"""The plan as text, which the user sees before any private record is read."""
+"""Text of a plan, which the user sees before any private record is read."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pasearch.data.frames import TYPES_DESCRIPTION
 from pasearch.plan_warnings import NOISE_PHRASE
 from pasearch.planning import TEST_LINE
 from pasearch.report import wording
-from pasearch.report.facts import CHOICE, SEARCH, TRAINING, summarize_attack
+from pasearch.report.facts import RECIPE_CHOICE, SEARCH, TRAINING, summarize_attack
 from pasearch.search.names import show_strategy
 from pasearch.terminal_escaping import escape_text, format_duration, format_epsilon
 
@@ -21,21 +21,22 @@ if TYPE_CHECKING:
     from pasearch.search.plan import Plan
 
 Detail = Literal["summary", "prices", "whole"]
-"""Amount of detail of a plan."""
+"""Amount of detail of a plan's text, described in `plan_text`."""
 
 OVERHEAD_NOTE = "; plus some seconds for start, reading and scoring"
+"""End of a sentence with an estimated duration, which covers the trainings only."""
 
 MIN_MENTIONED_SECONDS = 1.0
-"""Duration of the preprocessing that the plan mentions: seconds."""
+"""Minimum duration of the preprocessing that the text mentions, in seconds."""
 
 
 def plan_text(
     plan: Plan, *, usual: bool = False, detail: Detail = "whole", report: str = "", ledger: str = ""
 ) -> str:
-    """Render a plan, one subject per line: budget, summary of five lines, then the details.
+    """Render a plan as text: the budget, a summary of five lines, then the details.
 
     Args:
-        plan: Solved plan.
+        plan: Calibrated plan.
         usual: Whether epsilon is the default, because the user gave none.
         detail: "summary": model, score and privacy cost; "prices": also the cost of each release;
             "whole": also the selection and the mechanism of each release.
@@ -45,7 +46,7 @@ def plan_text(
     task, whole = find_task(plan), detail == "whole"
     model = wording.describe_network(plan.space.candidate(plan.space.default_genotype()))
     on = plan.searched_on
-    if task == CHOICE:
+    if task == RECIPE_CHOICE:
         model += "; only the training configuration (recipe) is selected"
     elif on is None and plan.strategy.single_candidate(plan.space) is not None:
         reason = "" if plan.auto is None else "; no search: not predicted to improve accuracy"
@@ -87,7 +88,7 @@ def feature_plan_text(
     plan: FeaturePlan, *, usual: bool = False, detail: Detail = "whole", report: str = "",
     ledger: str = "",
 ) -> str:  # fmt: skip
-    """Render the plan of a feature selection; the arguments are those of `plan_text`."""
+    """Render the plan of a feature selection as text; `plan_text` describes the arguments."""
     from pasearch.features.trainers import TRAINERS
 
     choice, name = plan.choice, plan.choice.selector.name
@@ -114,9 +115,9 @@ def feature_plan_text(
 
 
 def find_task(plan: Plan) -> str:
-    """Return the task of a run: a search, one training, or the selection of a recipe."""
+    """Return the task of a run: `SEARCH`, `TRAINING` or `RECIPE_CHOICE`."""
     if len(plan.recipe_names) > 1:
-        return CHOICE
+        return RECIPE_CHOICE
     chosen = plan.auto is not None or plan.searched_on is not None
     return SEARCH if chosen or plan.strategy.single_candidate(plan.space) is None else TRAINING
 
@@ -151,7 +152,7 @@ def describe_ledger(name: str, found: Forecast | None) -> str:
 
 
 def time_text(plan: Plan) -> str:
-    """Estimate the duration of the trainings from public numbers."""
+    """Return a phrase with the estimated duration of the trainings, from public numbers."""
     usual, average, longest = plan.seconds_per_training()
     strategy, seconds = plan.strategy, plan.preprocessing_seconds()
     before = ""
@@ -172,7 +173,7 @@ def time_text(plan: Plan) -> str:
 
 
 def feature_time_text(plan: FeaturePlan) -> str:
-    """Estimate the duration of a feature selection, or explain why it is unknown."""
+    """Return a phrase with the estimated duration of a selection, or why it is unknown."""
     from pasearch.features.plan import FINAL_LINE
 
     seconds, selector = plan.seconds_of_steps(), plan.choice.selector
@@ -190,23 +191,25 @@ def feature_time_text(plan: FeaturePlan) -> str:
 
 
 def _join_lines(lines: list[str]) -> str:
-    """Join lines, in which no name can break a line or begin one."""
+    """Join lines; escaping prevents that a user's name starts a new line."""
     return "\n".join(map(escape_text, lines))
 
 
 def _format_row(name: str, text: str) -> str:
+    """Format a line of the plan: a name in a column of ten characters, then its text."""
     return f"{name:<10}{text}"
 
 
 def _summary_lines(
     plan: Plan | FeaturePlan, usual: bool, model: str, report: str, ledger: str
 ) -> list[str]:
+    """Return the summary: budget, data, model, score, privacy, shared ledger, report, notes."""
     default = " (default; `epsilon=` sets it)" if usual else ""
     protection = "No protection: the data were declared public."
     if not plan.public:
         protection = wording.describe_attack_bound(summarize_attack({"attack": plan.attack}))
-        protection += wording.describe_uncovered(plan.assumed_public)
-    # The expected score comes from public data, never from these records, and is an accuracy.
+        protection += wording.describe_assumed_public(plan.assumed_public)
+    # The expected score is an accuracy, measured on public data and never on these records.
     score = f"test {plan.score_metric.noun}: not yet measured"
     score += f" (noisy, on {plan.split.test:,} test records)."
     is_noise = any(NOISE_PHRASE in each for each in plan.warnings)
@@ -240,6 +243,7 @@ def _summary_lines(
 
 
 def _partition_lines(plan: Plan | FeaturePlan) -> list[str]:
+    """Return the lines on the partitions of the records and on the metric."""
     sizes = ", ".join(f"{size:,} {name}" for name, size in plan.split.sizes().items())
     unused = f"; {plan.split.unused:,} records unused" if plan.split.unused else ""
     return [
@@ -250,6 +254,7 @@ def _partition_lines(plan: Plan | FeaturePlan) -> list[str]:
 
 
 def _selection_lines(plan: Plan, task: str) -> list[str]:
+    """Return the lines on the strategy, the winner and the search space."""
     strategy = plan.strategy
     if plan.searched_on is not None:
         winner = f"searched on the public data {plan.searched_on} (no privacy cost); trained once"
@@ -277,8 +282,9 @@ def _selection_lines(plan: Plan, task: str) -> list[str]:
 
 
 def _describe_training(plan: Plan, task: str) -> str:
+    """Describe one training: steps, batch, clipping, optimizer and further stages."""
     recipe, records, first = plan.recipe, plan.released_slots, ""
-    if task == CHOICE:
+    if task == RECIPE_CHOICE:
         first = "first recipe: "
     if task == SEARCH and len(plan.strategy.settings(plan.space)) > 1:
         first = "default of all candidates, whose settings may change it: "
@@ -301,6 +307,8 @@ def _describe_training(plan: Plan, task: str) -> str:
 
 
 def _cost_lines(plan: Plan | FeaturePlan, detail: Detail) -> list[str]:
+    """Return the table of releases, published bounds, warnings and assumptions."""
+
     def join(names: list[str]) -> str:
         return ", ".join(names) if detail == "whole" else wording.join_names(names)
 
@@ -349,12 +357,12 @@ def _cost_lines(plan: Plan | FeaturePlan, detail: Detail) -> list[str]:
 
 
 def _release_lines(plan: Plan | FeaturePlan, *, brief: bool) -> list[str]:
-    """Return the table of releases; `brief` leaves out mechanisms and accountants."""
+    """Return the table of releases, without mechanisms and accountants if `brief`."""
     lines = ["", f"{'Release':<42}{'partition':<12}{'epsilon':>8}{'' if brief else '  accountant'}"]
     seen: set[Event] = set()
     last = {line.partition: line for line in plan.lines}
     for line in plan.lines:
-        is_front_end = brief and line.name.startswith("front end ")  # without its settings
+        is_front_end = brief and line.name.startswith("front end ")  # omit its settings
         name = "front end" if is_front_end else line.name
         name = wording.release_name(name, plan.score_metric.noun, line.count)
         cost = ""
@@ -377,6 +385,7 @@ def _release_lines(plan: Plan | FeaturePlan, *, brief: bool) -> list[str]:
 
 
 def _mechanism_lines(event: Event) -> list[str]:
+    """Describe the mechanism of a release, with one line per nested mechanism."""
     match event:
         case RepeatAndSelect(inner, law):
             return [f"the best of K runs, K {law.describe()}, each:", *_mechanism_lines(inner)]
@@ -386,6 +395,7 @@ def _mechanism_lines(event: Event) -> list[str]:
 
 
 def _total_lines(plan: Plan | FeaturePlan, detail: Detail) -> list[str]:
+    """Return the line with the total privacy cost; none for a summary, which states it above."""
     if detail == "summary":
         return []
     by = f" ({plan.price.accountant})" if detail == "whole" else ""

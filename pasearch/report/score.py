@@ -5,9 +5,10 @@
     precision  =  fraction of the records predicted as a class that belong to it
 
 The baselines are a random prediction, the majority class and the median of the target. The last two
-are post-processing of the released table of counts. The verdict compares with the best one. The
-lead over it has a smaller error than either score, because both use the same records. If the test
-released one number, the majority-class baseline is not available. Nothing here has a privacy cost.
+are computed from the released table of counts. The verdict compares the model with the best
+baseline. Both use the same test records, so their difference has a smaller standard error than
+either score. If the test released a single number, the majority-class baseline is not available.
+Everything here is post-processing, without a privacy cost.
 
 Source: docs/result.md, `score`; `training.metrics.compute_score_error`; `training.score_tables`.
 """
@@ -37,44 +38,46 @@ from pasearch.training.score_tables import (
 Values = dict[str, Any]
 
 CI_STANDARD_ERRORS = 1.96
-"""Half-width of a 95 % confidence interval: standard errors."""
+"""Half-width of a 95 % confidence interval, in standard errors."""
 
 METRICS_WITH_RANDOM_BASELINE = ("accuracy", "balanced accuracy", "area under the ROC curve")
-"""Metrics with a known random baseline."""
+"""Metrics whose value for a random prediction is known."""
 
 MIN_KNOWN_FRACTION = 0.9
-"""Fraction of test records with a known class; below it, labels are probably unparseable."""
+"""Minimum fraction of test records with a declared class, below which the report warns."""
 
 MAX_LISTED_CLASSES = 12
-"""Classes of a data set that are all listed, with the confusion matrix: number."""
+"""Maximum number of classes for which all classes and the confusion matrix are shown."""
 
 MAX_WORST_CLASSES = 10
-"""Classes with the lowest recall that are listed if there are more classes: number."""
+"""Number of classes with the lowest recall that are listed if there are more classes."""
 
 MAX_MISCALIBRATION = 3.0
-"""Deviation of a group of probabilities that is miscalibrated: standard errors; up to 20 groups."""
+"""Largest deviation of a well calibrated group of probabilities, in standard errors.
+
+There are up to 20 groups, so 2 standard errors would often be exceeded by chance."""
 
 MAX_NAME_LENGTH = 28
-"""Name of a class in a sentence or a table: characters."""
+"""Maximum length of a class name in a sentence or a table, in characters."""
 
 PERCENT_SIGN = "\u00a0%"
-"""The percent sign, kept on the line of its number."""
+"""Percent sign after a no-break space, which keeps it on the line of its number."""
 
 BELOW_NOISE_SENTENCE = (
     "The score is below the noise level and gives no information about the model."
 )
-"""Sentence on a score below the noise level."""
+"""Verdict for a score below the noise level."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Baseline:
     """A baseline with which the score is compared."""
 
-    description: str  # description, as it follows "better than"
-    at: float  # its score, in the unit of the metric
+    description: str  # noun phrase that follows "better than"
+    at: float  # score of the baseline, in the unit of the metric
     margin: float  # lead of the model over the baseline; negative if the model is worse
     error: float  # standard error of the margin
-    among: int = 1  # number of baselines of which it is the best, from the same counts
+    among: int = 1  # number of baselines from the same counts, of which this is the best
 
     @property
     def is_beaten(self) -> bool:
@@ -85,14 +88,15 @@ class Baseline:
     def is_better(self) -> bool:
         """Whether the model is significantly worse.
 
-        The best of several baselines is partly best by chance, so it needs a larger lead.
+        The best of several baselines is partly best by chance, so it needs a larger lead
+        (Bonferroni correction).
         """
         often = (1 - NormalDist().cdf(CI_STANDARD_ERRORS)) / self.among
         return self.margin + NormalDist().inv_cdf(1 - often) * self.error < 0
 
 
 def score_interval(score: Values) -> tuple[float, float]:
-    """Return the 95 % confidence interval of the score on all records."""
+    """Return the 95 % confidence interval of the test score, in the unit of the metric."""
     from pasearch.training.metrics import compute_score_error, find_metric_by_noun
 
     error, value = compute_score_error(score), score["test"]
@@ -103,7 +107,7 @@ def score_interval(score: Values) -> tuple[float, float]:
 
 
 def is_below_noise(score: Values) -> bool:
-    """Check whether a released score is below the noise level."""
+    """Check whether the interval of a released score is too wide to give information."""
     from pasearch.training.metrics import compute_score_error, find_metric_by_noun
 
     metric, (low, high) = find_metric_by_noun(score["metric"]), score_interval(score)
@@ -118,6 +122,9 @@ def describe_quality(document: Values, schema: AnySchema) -> Values:
     Args:
         document: `result.json`.
         schema: Schema that the document describes.
+
+    Returns:
+        Values of the page's template: formatted numbers, sentences and SVG figures.
     """
     from pasearch.training.metrics import (
         MAX_TABLE_CLASSES,
@@ -134,7 +141,7 @@ def describe_quality(document: Values, schema: AnySchema) -> Values:
     def format_score(share: float) -> str:
         return f"{scale * share:.{digits}f}{unit}"
 
-    # Baselines: a random prediction, the majority class, the median. The rival is the best of them.
+    # Baselines: random prediction, majority class, median. `rival` is the best one.
     measures, target, rival = class_measures(document, schema), target_bounds(document), None
     rows: list[tuple[str, float, tuple[float, float] | None]] = [("This model", value, (low, high))]
     if noun in METRICS_WITH_RANDOM_BASELINE:
@@ -143,7 +150,7 @@ def describe_quality(document: Values, schema: AnySchema) -> Values:
         rival = Baseline(
             description="the random baseline", at=guess, margin=value - guess, error=error
         )
-    # Without a known recall, noise alone may have made this class the most common one.
+    # If its recall is unknown, this class may be the most common one by noise alone.
     most = measures["most_common"] if measures and noun == "accuracy" else None
     if most is not None and measures["recall"][most["class"]]["value"] is None:
         most = None
@@ -206,7 +213,7 @@ def describe_quality(document: Values, schema: AnySchema) -> Values:
     elif rival is None:
         verdict = f"{in_unit}Lower is better."
     elif rival.is_beaten and unavailable:
-        verdict = f"Random baseline {format_score(rival.at)}."  # the majority class may reach more
+        verdict = f"Random baseline {format_score(rival.at)}."  # another baseline may be better
     elif noun not in METRICS_WITH_RANDOM_BASELINE:
         how = f"not significantly different from {rival.description}"
         if rival.is_beaten or rival.is_better:
@@ -244,7 +251,7 @@ def describe_quality(document: Values, schema: AnySchema) -> Values:
             f"Exact score: {format_score(score['exact'])} (the data were declared public)."
         )
 
-    end = metric.worst  # of the scale; an error's is the next of .01, .02, .05, .1 ...
+    end = metric.worst  # right end of the drawn scale; for errors the next of .01, .02, .05, .1 ...
     if noun not in METRICS_WITH_RANDOM_BASELINE:
         most_drawn = max(high, *(at for _, at, _ in rows))
         steps = (lead * 10.0**power for power in range(-3, 9) for lead in (1, 2, 5))
@@ -279,7 +286,7 @@ def describe_quality(document: Values, schema: AnySchema) -> Values:
 
 
 def _describe_separation(metric: str, measures: Values) -> str:
-    """Describe how a model that beats no baseline still separates the classes."""
+    """Describe the separation of the classes by a model that is not better than a baseline."""
     if not measures or metric != "accuracy":
         return ""
     auc, balanced = measures["auc"], measures["balanced_accuracy"]
@@ -295,6 +302,7 @@ def _describe_separation(metric: str, measures: Values) -> str:
 
 
 def _warn_of_unknown_classes(document: Values, measures: Values) -> list[str]:
+    """Warn if many test records have no declared class; empty otherwise."""
     table = read_table(document["score"])
     if not measures or table is None:
         return []
@@ -348,19 +356,19 @@ def describe_score(document: Values, schema: AnySchema) -> tuple[str, str]:
 
 
 def class_measures(document: Values, schema: AnySchema) -> Values:
-    """Return `compute_score_measures` of the test's table of classes; empty if it lacks a class."""
+    """Return the measures per class and overall; empty for regression, or if a class is missing."""
     measures = compute_score_measures(document["score"], schema)
     is_whole = len(measures.get("classes", ())) == schema.outputs
     return measures if is_whole and not schema.regression else {}
 
 
 def quote_name(name: object) -> str:
-    """Quote a class's name, shortened and on one line."""
+    """Quote the name of a class, shortened and on one line."""
     return f"'{shorten_name(name)}'"
 
 
 def shorten_name(name: object) -> str:
-    """Shorten a class's name to one line, and escape its control characters."""
+    """Shorten the name of a class to one line, and escape its control characters."""
     return escape_text(figures.shorten(" ".join(str(name).split()), MAX_NAME_LENGTH))
 
 
@@ -370,19 +378,19 @@ def measure_interval(measures: Measure) -> tuple[float, float]:
 
 
 def describe_test_table(document: Values, schema: AnySchema) -> Values | None:
-    """Describe the test's table: overall and per-class measures, confusion matrix, calibration.
+    """Describe the table of test counts: measures, confusion matrix and calibration.
 
     Args:
         document: `result.json`.
         schema: Schema that the document describes.
 
     Returns:
-        None if the test released no table.
+        Values of the page's template; None if the test released no table.
     """
     measures = class_measures(document, schema)
     if not measures:
         return None
-    rows, unknown = _describe_overall(document["score"]["metric"], measures)
+    rows, unknown = _describe_overall_measures(document["score"]["metric"], measures)
     if len(measures["classes"]) == 2 and not measures["calibration"]:
         unknown.append(
             "Calibration is not available: the test has too few records."
@@ -416,33 +424,33 @@ def describe_test_table(document: Values, schema: AnySchema) -> Values | None:
         "rows": rows,
         "scale": figures.draw_scale(["0 %", "50 %", "100 %"]),
         "unknown": unknown,
-        "classes": _describe_classes(measures),
+        "classes": _describe_class_measures(measures),
         "confusion": confusion,
         "calibration": _describe_calibration(measures),
     }
 
 
 def describe_miscalibration(document: Values, schema: AnySchema) -> str:
-    """Describe the miscalibrated probabilities; "" if the test found none."""
+    """Describe the miscalibration of the probabilities; "" if they are well calibrated."""
     measures = class_measures(document, schema)
     found = _describe_calibration(measures) if measures else None
     return found["words"] if found is not None and found["is_poor"] else ""
 
 
-def list_measures(document: Values, schema: AnySchema) -> str:
-    """List the overall measures with their standard errors in one line; "" without any."""
+def format_measures(document: Values, schema: AnySchema) -> str:
+    """Format the overall measures with their standard errors in one line; "" without any."""
     measures = class_measures(document, schema)
     if not measures:
         return ""
-    rows, _ = _describe_overall(document["score"]["metric"], measures)
+    rows, _ = _describe_overall_measures(document["score"]["metric"], measures)
     most = measures["most_common"]
     name = quote_name(measures["classes"][most["class"]])
     always = f"majority-class baseline ({name}) {_format_percent(most['value'])}"
     return "; ".join([*(f"{each['name']} {each['with_error']}" for each in rows), always])
 
 
-def _describe_overall(metric: str, measures: Values) -> tuple[list[Values], list[str]]:
-    """Return rows of the available measures but the headline, and sentences on the others."""
+def _describe_overall_measures(metric: str, measures: Values) -> tuple[list[Values], list[str]]:
+    """Return rows of the available measures except the metric, and sentences on missing ones."""
     second, mean = quote_name(measures["classes"][-1]), measures["balanced_accuracy"]
     constant = 100 / max(1, sum(each["value"] is not None for each in measures["recall"]))
     over = f", {mean['reason']}" if mean["reason"] else ""
@@ -487,14 +495,15 @@ def _describe_overall(metric: str, measures: Values) -> tuple[list[Values], list
     return rows, unknown
 
 
-def _describe_classes(measures: Values) -> Values:
+def _describe_class_measures(measures: Values) -> Values:
+    """Describe the recall and the precision of each class, or of the classes with the lowest."""
     recalls, precisions, classes = measures["recall"], measures["precision"], measures["classes"]
     listed = list(range(len(recalls)))
     if len(recalls) > MAX_LISTED_CLASSES:
         known = [place for place in listed if recalls[place]["value"] is not None]
         listed = sorted(known, key=lambda place: recalls[place]["value"])[:MAX_WORST_CLASSES]
 
-    def row(measure: Measure, what: str) -> Values:
+    def describe_measure(measure: Measure, what: str) -> Values:
         if measure["value"] is None:
             return {"value": "unknown", "bar": ""}
         low, high = measure_interval(measure)
@@ -511,8 +520,10 @@ def _describe_classes(measures: Values) -> Values:
         {
             "name": shorten_name(classes[place]),
             "share": _format_percent(measures["shares"][place]["value"]),
-            "recall": row(recalls[place], "recall"),
-            "precision": None if precisions is None else row(precisions[place], "precision"),
+            "recall": describe_measure(recalls[place], "recall"),
+            "precision": None
+            if precisions is None
+            else describe_measure(precisions[place], "precision"),
         }
         for place in listed
     ]
@@ -538,6 +549,7 @@ def _describe_classes(measures: Values) -> Values:
 
 
 def _describe_calibration(measures: Values) -> Values | None:
+    """Describe and draw the calibration of the probabilities; None without enough counts."""
     groups, second = measures["calibration"], quote_name(measures["classes"][-1])
     if not groups:
         return None
@@ -580,4 +592,5 @@ def _describe_calibration(measures: Values) -> Values | None:
 
 
 def _format_percent(share: float) -> str:
+    """Format a fraction in per cent, with one decimal."""
     return f"{100 * share:.1f}{PERCENT_SIGN}"

@@ -1,7 +1,7 @@
 """Phrases shared by the plan, the card, the report page, the notebook and the terminal.
 
-The card and the page restore the recipe from `result.json`, so that each stage describes itself. An
-unknown stage is an error.
+The card and the page restore the recipe object from `result.json` and use the descriptions of its
+stages. An unknown stage is an error.
 
 Source: docs/glossary.md.
 """
@@ -30,25 +30,25 @@ if TYPE_CHECKING:
 Values = dict[str, Any]
 
 MAX_LISTED_NAMES = 6
-"""Names listed in a sentence: number; the rest are counted."""
+"""Maximum number of names listed in a sentence; the rest are counted."""
 
 NO_ATTACK_BOUND = (
     "Membership inference bound: not available from this accountant; only epsilon and delta limit "
     "what an attacker learns."
 )
-"""Sentence for a privacy cost that no accountant translates into an attacker's detection rate."""
+"""Sentence for a privacy cost whose accountant bounds no attacker's detection rate."""
 
 
 # --- words
 
 
 def replace_underscores(name: str) -> str:
-    """Replace the underscores of a name by spaces."""
+    """Replace the underscores in a name by spaces."""
     return str(name).replace("_", " ")
 
 
 def join_names(names: list[str]) -> str:
-    """Join the first names, and count the rest."""
+    """Join the first names by commas, and count the rest: "a, b and 3 more"."""
     more = len(names) - MAX_LISTED_NAMES
     return ", ".join(names[:MAX_LISTED_NAMES]) + (f" and {more:,} more" if more > 0 else "")
 
@@ -121,7 +121,10 @@ def describe_optimizer(recipe: Recipe) -> str:
 
 
 def format_settings(settings: Values) -> list[tuple[str, str]]:
-    """Format a candidate's settings, except those that its recipe states, and factors of 1."""
+    """Return pairs (name, value) of a candidate's settings that change its training.
+
+    Settings that the description of the recipe includes, and scale factors of 1, are left out.
+    """
     of_recipe = {
         "recipe", "steps", "batch_share", "average", "clip_norm", "momentum", "learning_rate_most",
     }  # fmt: skip
@@ -132,11 +135,11 @@ def format_settings(settings: Values) -> list[tuple[str, str]]:
     ]
 
 
-# --- releases and claims
+# --- releases and published bounds
 
 
 def release_name(name: str, noun: str, count: int = 1) -> str:
-    """Name a release: the test by the run's metric, private schema estimation by its items.
+    """Return the name of a release for a reader, with the number of such releases.
 
     Args:
         name: Name of the release in the plan and in `result.json`.
@@ -149,8 +152,8 @@ def release_name(name: str, noun: str, count: int = 1) -> str:
     return name if count == 1 else f"{name} ({count:,} times)"
 
 
-def describe_counts(document: Values, name: str, noise: str) -> str:
-    """Describe the noise of a release; a test's table has many counts for the cost of one.
+def describe_release_noise(document: Values, name: str, noise: str) -> str:
+    """Describe the noise of a release, and the structure of a table of test counts.
 
     Args:
         document: `result.json`; a selector's fit has no score.
@@ -174,7 +177,7 @@ def describe_counts(document: Values, name: str, noise: str) -> str:
 
 
 def describe_claim(claim: Values) -> str:
-    """Describe a published bound with its validity, or why its formula gives no value."""
+    """Describe a published bound and its validity; if it has no value, give the reason."""
     if claim.get("value", 0.0) is not None:
         return str(claim["text"])
     reasons = {
@@ -207,7 +210,7 @@ def describe_layer(layer: Layer) -> str:
 
 
 def describe_parts(candidate: Candidate) -> list[str]:
-    """Describe the feature extractor and each layer; without hidden layers it is "linear"."""
+    """Return one phrase for the feature extractor and one per layer ("linear" without layers)."""
     front = candidate.front_end
     layers = [describe_layer(layer) for layer in candidate.architecture.layers] or ["linear"]
     return layers if front.text == "raw" else [front.describe(), *layers]
@@ -275,17 +278,17 @@ def describe_attack_bound(attack: Values | None, attacker: str = "knows all othe
 
 
 def describe_protection(document: Values) -> str:
-    """Describe the protection of a finished run (`result.json`), or why there is none."""
+    """Describe the protection of a finished run (`result.json`), or why it has none."""
     if document["dataset"]["declared_public"]:
         return "No protection: the data were declared public."
     if document["reproducible"]:
         return "No protection: anyone who knows the seed can subtract the noise."
     attack = describe_attack_bound(summarize_attack(document))
-    return attack + describe_uncovered(document["assumed_public"])
+    return attack + describe_assumed_public(document["assumed_public"])
 
 
-def describe_uncovered(assumed_public: Sequence[str]) -> str:
-    """Warn of what was assumed public, which the bound does not cover; "" without any."""
+def describe_assumed_public(assumed_public: Sequence[str]) -> str:
+    """Return a sentence on assumed-public items, which the bound does not cover; "" without any."""
     if not assumed_public:
         return ""
     names = join_names(list(assumed_public))

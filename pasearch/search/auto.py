@@ -1,14 +1,15 @@
 """Strategy auto: plan `fixed` and `insured`, predict both from a public study, and choose one.
 
-Predicted accuracy = mean over the study's data sets of the same kind (the one at hand left out) of
+The predicted accuracy is a mean over the study's data sets of the same kind. The data set at hand
+is left out. On each data set the accuracy is
 
-    fixed       a_1(s)              a_e(s): what entry e reached there at signal s
-    insured     E[a_w(s_final)]     w: the entry that `insured` takes by noisy scores at s_look
+    fixed       a_1(s)              a_e(s): accuracy of entry e of the portfolio at signal s
+    insured     E[a_w(s_final)]     w: entry that `insured` selects by noisy scores at s_look
 
-s is the signal of each training under the plan of that strategy: low-budget evaluations and scores
-use a part of the budget. `insured` is chosen if its predicted loss of accuracy is below
-`MAX_PREDICTED_LOSS`, the cost of finding out that the default is wrong for these records. Outside
-the measured range nothing is predicted, and one good default is trained.
+s is the signal-to-noise ratio of each training in the plan of that strategy: low-budget evaluations
+and scores use a part of the budget. `insured` costs some accuracy if the default is the best model,
+and gains if the default is a bad choice. It is chosen if the predicted loss is at most
+`MAX_PREDICTED_LOSS`. Outside the measured range nothing is predicted, and the default is trained.
 
 All inputs are public: schema, n, budget, device. The study is a file of this package.
 
@@ -43,15 +44,15 @@ if TYPE_CHECKING:
     from pasearch.search.plan import Plan
 
 SIMULATED_RUNS = 2000  # number of simulated runs on each data set for one prediction
-MAX_SECONDS_ON_CPU = 3600.0  # longest search that auto chooses on a CPU, seconds
+MAX_SECONDS_ON_CPU = 3600.0  # maximum duration of a search that auto chooses on a CPU, seconds
 
 MAX_PREDICTED_LOSS = 0.003
-"""Largest predicted loss of accuracy by low-budget evaluations, at the quantile `LOSS_QUANTILE`."""
+"""Maximum predicted loss of accuracy by low-budget evaluations, at the quantile `LOSS_QUANTILE`."""
 
 LOSS_QUANTILE = 0.9  # quantile of the loss over the study's data sets
 
 MIN_SHRINKAGE = 0.1
-"""Smallest shrinkage factor at which low-budget evaluations are worth their cost."""
+"""Minimum shrinkage factor for which low-budget evaluations are worth their cost."""
 
 MAX_COMPARED_CANDIDATES = 5
 """Maximum number of candidates of `insured`; a portfolio has at most as many entries."""
@@ -59,7 +60,7 @@ MAX_COMPARED_CANDIDATES = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StrategyOption:
-    """Strategy that auto compares.
+    """A strategy that auto compares with others.
 
     Args:
         name: Name of the strategy.
@@ -71,16 +72,16 @@ class StrategyOption:
 
     @property
     def winner(self) -> str:
-        """Training of the winner: alone, or after low-budget evaluations."""
+        """Name of the winner's training in `result.json`: alone, or after an evaluation."""
         return "one training" if self == FIXED_OPTION else "trained anew"
 
 
-FIXED_OPTION = StrategyOption(name="fixed")  # single training that a search is compared with
+FIXED_OPTION = StrategyOption(name="fixed")  # one training without a search
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StrategyChoice:
-    """Choice of auto with its reason.
+    """The strategy that auto chose, with the reason.
 
     Args:
         option: Chosen strategy.
@@ -101,14 +102,14 @@ class StrategyChoice:
 
 
 def rank_study(schema: AnySchema, name: str, budget: Budget, n: int, most: int) -> Study:
-    """Return the study of a kind of data, its entries ranked at about this budget's signal.
+    """Return the study of a kind of data, with its models ranked for a budget.
 
     Args:
         schema: Declared schema.
         name: Name of the data set, which is left out of the study.
         budget: Budget with known delta.
         n: Number of records.
-        most: Largest number of categories that is estimated for a column.
+        most: Maximum number of categories that are estimated for a column.
     """
     study = load_study(schema, name).rescale_to_classes(bound_network_form(schema, most)[1])
     return study.sort_by_accuracy(_approximate_signal(schema, budget, n, most))
@@ -124,14 +125,14 @@ def choose_look_settings(
         schema: Declared schema.
         budget: Budget with known delta.
         n: Number of records.
-        most: Largest number of categories that is estimated for a column.
+        most: Maximum number of categories that are estimated for a column.
         ours: Whether the space is the study's portfolio.
     """
     return choose_look_share(study, _approximate_signal(schema, budget, n, most), ours=ours)
 
 
 def _approximate_signal(schema: AnySchema, budget: Budget, n: int, most: int) -> float:
-    """Approximate the signal of one training with the whole budget and all records, log10."""
+    """Approximate log10 of the signal-to-noise ratio of a training with the whole budget."""
     sigma = calibration.calibrate_min(
         lambda value: Gaussian(noise_multiplier=value), budget, 0.02, 1e7
     )
@@ -141,11 +142,10 @@ def _approximate_signal(schema: AnySchema, budget: Budget, n: int, most: int) ->
 def choose_strategy(
     study: Study | None, make: Callable[[StrategyOption], Plan], *, count: int, device: str
 ) -> StrategyChoice:
-    """Choose `insured`, or `fixed` if that is predicted to be better or nothing is predicted.
+    """Choose between `insured` and `fixed` by their predicted accuracy.
 
     Args:
-        study: Study of this kind of data without this data set, in the portfolio's order, as
-            accuracy for this number of classes; None for a space of the user.
+        study: Study from `rank_study`; None for a space of the user, which was not measured.
         make: Function from an option to its plan; a BudgetError excludes the option.
         count: Number of candidates of the space.
         device: "cpu" or "cuda"; on a CPU `MAX_SECONDS_ON_CPU` limits the search.
@@ -155,7 +155,7 @@ def choose_strategy(
     """
     fixed = make(FIXED_OPTION)
 
-    def default(why: str) -> StrategyChoice:
+    def choose_default(why: str) -> StrategyChoice:
         return StrategyChoice(
             option=FIXED_OPTION, plan=fixed, why=f"{why} So one good default is trained."
         )
@@ -168,17 +168,17 @@ def choose_strategy(
         if outside := study.describe_extrapolation(
             _signal_of_training(fixed, fixed.trial_mu), outputs, features
         ):
-            return default(f"No prediction: {outside}")
+            return choose_default(f"No prediction: {outside}")
     looks = min(count, MAX_COMPARED_CANDIDATES)
     if not looks > 1:
-        return default("The space has a single candidate.")
+        return choose_default("The space has a single candidate.")
     option = StrategyOption(name=ProtectedHalving.name, settings=(("candidates", looks),))
     try:
         plan = make(option)
     except BudgetError:
-        return default("Low-budget evaluations of other candidates do not fit this budget.")
+        return choose_default("Low-budget evaluations of other candidates do not fit this budget.")
     if device == "cpu" and plan.seconds_per_training()[0] * (looks + 1) > MAX_SECONDS_ON_CPU:
-        return default("Low-budget evaluations of other candidates would take over an hour.")
+        return choose_default("Low-budget evaluations of other candidates would take over an hour.")
     if study is None:
         why = (
             f"This space was not measured on public data. Its default is trained unless a "
@@ -191,6 +191,7 @@ def choose_strategy(
 def _compare_predictions(
     study: Study, fixed: Plan, plan: Plan, option: StrategyOption
 ) -> StrategyChoice:
+    """Choose between the plans of `fixed` and of `insured` (`plan`, `option`), with a reason."""
     alone, insured = predict_default_accuracy(study, fixed), predict_accuracy(study, plan)
     expected = tuple(
         {"strategy": each.name, "winner": each.winner, "expected": round(value, 4)}
@@ -201,18 +202,41 @@ def _compare_predictions(
         study.accuracy_at(_signal_of_training(each, mu))[:, 0]
         for each, mu in ((fixed, fixed.trial_mu), (plan, plan.final_mu))
     )
-    price = max(0.0, float(np.quantile(before - after, LOSS_QUANTILE)))
-    took = (
-        price <= MAX_PREDICTED_LOSS
+    loss = max(0.0, float(np.quantile(before - after, LOSS_QUANTILE)))
+    is_chosen = (
+        loss <= MAX_PREDICTED_LOSS
         and insured > alone - MAX_PREDICTED_LOSS
         and known.shrinkage > MIN_SHRINKAGE
     )
-    why = _explain_choice(study, plan, known, (alone, insured, price), took)
-    chosen = (option, plan) if took else (FIXED_OPTION, fixed)
+    better = np.maximum(known.final, 0.0).max(axis=1)
+    lost = "nothing" if loss < 5e-5 else f"{loss:.4f} or less"
+    why = (
+        f"On {len(study.signals)} public data sets of this kind, at the same noise, the default "
+        f"model reached accuracy {alone:.3f} on average. The best other model was better by "
+        f"{float(np.median(better)):.3f} (median) and at most {float(better.max()):.3f}. "
+        f"Low-budget evaluation of {plan.strategy.trials} candidates cost {lost} on 9 of "
+        f"10 data sets, and reached {insured:.3f} on average."
+    )
+    if is_chosen and insured < alone:
+        why += (
+            f" That is {alone - insured:.4f} less than the default alone: the expected cost of "
+            "protection against data for which the default is a bad choice."
+        )
+    if is_chosen:
+        why += " So the default is trained unless an evaluation finds another clearly better."
+    elif not known.shrinkage > MIN_SHRINKAGE:
+        why += (
+            " At this noise a low-budget evaluation has almost no information, so only the default "
+            "is trained."
+        )
+    else:
+        why += " So only the default is trained: evaluations would cost more than they gain."
+    chosen = (option, plan) if is_chosen else (FIXED_OPTION, fixed)
     return StrategyChoice(option=chosen[0], plan=chosen[1], why=why, expected=expected)
 
 
 def _signal_of_training(plan: Plan, mu: float | None) -> float:
+    """Return log10 of the signal-to-noise ratio of a training with mu (Gaussian DP)."""
     assert mu is not None
     slots = plan.split.trial_size
     return compute_signal(mu, slots, bound_network_form(plan.schema, plan.most)[1])
@@ -224,7 +248,9 @@ def predict_default_accuracy(study: Study, plan: Plan) -> float:
 
 
 def predict_accuracy(study: Study, plan: Plan) -> float:
-    """Predict the accuracy of a plan of `insured` by leave-one-out over the study's data sets.
+    """Predict the accuracy of a plan of `insured`, by simulated runs on the study's data sets.
+
+    For each data set, the rule of `insured` is estimated from the other data sets (leave-one-out).
 
     Guarantee: the same plan and study give the same number.
     """
@@ -247,33 +273,3 @@ def predict_accuracy(study: Study, plan: Plan) -> float:
         ahead[:, 0] = 0.0
         found.append(reached[place][ahead.argmax(axis=1)].mean())
     return float(np.mean(found))
-
-
-def _explain_choice(
-    study: Study, plan: Plan, known: StudyLeads, expected: tuple[float, float, float], took: bool
-) -> str:
-    alone, insured, price = expected
-    better = np.maximum(known.final, 0.0).max(axis=1)
-    lost = "nothing" if price < 5e-5 else f"{price:.4f} or less"
-    said = (
-        f"On {len(study.signals)} public data sets of this kind, at the same noise, the default "
-        f"model reached accuracy {alone:.3f} on average. The best other model was better by "
-        f"{float(np.median(better)):.3f} (median) and at most {float(better.max()):.3f}. "
-        f"Low-budget evaluation of {plan.strategy.trials} candidates cost {lost} on 9 of "
-        f"10 data sets, and reached {insured:.3f} on average."
-    )
-    if took and insured < alone:
-        said += (
-            f" That is {alone - insured:.4f} less than the default alone: the expected cost of "
-            "protection against data for which the default is a bad choice."
-        )
-    if took:
-        return (
-            f"{said} So the default is trained unless an evaluation finds another clearly better."
-        )
-    if not known.shrinkage > MIN_SHRINKAGE:
-        return (
-            f"{said} At this noise a low-budget evaluation has almost no information, so only the "
-            "default is trained."
-        )
-    return f"{said} So only the default is trained: evaluations would cost more than they gain."

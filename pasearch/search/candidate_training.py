@@ -1,24 +1,24 @@
 """Training and scoring of candidates: one, or a round of them in parallel.
 
-    classes:   fitness = correct answers on the validation slots + two-sided geometric noise
-    a number:  fitness = sum over records of floor(G (1 - min(1, |error|))) + the same noise times G
+    classes:     fitness = correct predictions on the validation records + two-sided geometric noise
+    regression:  fitness = sum over records of floor(G (1 - min(1, |error|))) + G times this noise
 
-Divided by the public number of slots the first is the paper's "accuracy plus Laplace noise of scale
-1 / (n epsilon')". An error is relative to the width of the target's bounds. A null record adds 0 to
-either. Other metrics: `training.metrics`.
+Divided by the public number of records, the first is the paper's "accuracy plus Laplace noise of
+scale 1 / (n epsilon')". An error is relative to the width of the target's bounds. A null record
+contributes 0. `training.metrics` has other metrics.
 
     threads of a training  =  max(1, threads of the run / candidates of the round)
     processes              =  threads of the run / threads of a training
 
-The result of a training follows from its job and its threads, to the last bit: not from the
-executor, the number of trainings at a time, or which ends first. Each candidate has its own batches
-and noise; shared batches would more than double the privacy cost. So a round costs what its
-trainings cost one by one.
+The result of a training depends on its job and its number of threads only, to the last bit. It does
+not depend on the executor or on other trainings. Each candidate has independent batches and noise,
+because shared batches would more than double the privacy cost. So a round costs the sum of its
+trainings.
 
-A worker receives work that is charged already: a job, and the records that were opened for it. It
-has no ledger and no other data. It receives the random streams of its training, but not those of
-the score, whose noise it could otherwise compute. The number of candidates may be secret: only the
-total time, which no price covers, and the load of a cluster depend on it.
+A worker receives a job that is charged already, and the records that were opened for it. It has no
+ledger and no other data. It receives the random streams of its training, but not that of the score,
+whose noise it could otherwise compute. The number of candidates may be secret. Only the total time
+and the load of a cluster depend on it, and no privacy cost covers these.
 
 Source: Bao et al., section VIII-A; docs/rules.md, rules 8, 9, 10, 12 and 14. Proof:
 docs/guarantees/geometric-scores.md.
@@ -60,14 +60,14 @@ if TYPE_CHECKING:
 
 
 STREAM_PURPOSES = ("weights", "batch", "noise", "dropout")
-"""Purposes of the random streams that one training uses: initial weights first, then the steps."""
+"""Purposes of the random streams of one training."""
 
 
 def training_streams(stream: Stream) -> dict[str, Stream]:
     """Return the random streams of one training, by purpose.
 
-    Guarantee: the noise of the trial's score, and every other draw of the trial, cannot be derived
-    from them. So a worker that receives them learns nothing about the score's noise.
+    Guarantee: no other draw of the trial can be derived from them. In particular, a worker that
+    receives them learns nothing about the noise of the score.
 
     Args:
         stream: Random stream of the whole trial; it stays with the coordinator.
@@ -81,7 +81,7 @@ def train_candidate(
     on_step: Callable[[int, nn.Module], None] | None = None,
     looks: Callable[[int], bool] | None = None, query: ValidationQuery | None = None,
 ) -> nn.Module:  # fmt: skip
-    """Return the candidate's network, trained on an open partition.
+    """Train the network of a candidate on an open partition, and return it.
 
     Args:
         candidate: Architecture and settings.
@@ -91,9 +91,9 @@ def train_candidate(
         streams: Random streams of this training, by purpose, as `training_streams` returns them.
             No two trainings share a batch or a noise draw.
         device: "cpu" or "cuda".
-        on_step: Called with the number of finished steps and the current network.
-        looks: Predicate on the number of finished steps: whether `on_step` needs the network then.
-        query: Validation query, for a recipe that makes them.
+        on_step: Callback with (number of finished steps, current network).
+        looks: Function from the number of finished steps to whether `on_step` reads the network.
+        query: Validation query, if the recipe makes any.
 
     Cost: `recipe.event(len(records))`, charged by the caller before `records` was opened.
     """
@@ -112,7 +112,7 @@ def start_candidate_training(
     streams: Mapping[str, Stream], *, on_step: Callable[[int, nn.Module], None] | None = None,
     **options: Any,
 ) -> tuple[nn.Module, Iterator[int]]:  # fmt: skip
-    """Build the candidate's network, and return it with the iterator that trains it.
+    """Build the network of a candidate; return it and an iterator whose steps train it.
 
     Arguments and cost are those of `train_candidate`; `options` are passed on to the trainer.
     """
@@ -127,7 +127,7 @@ def train_or_mark_failed(
     schema: AnySchema,
     streams: Mapping[str, Stream],
 ) -> nn.Module:
-    """Train a network; if memory does not suffice, return a network marked as failed."""
+    """Run a training; if memory does not suffice, return a network that is marked as failed."""
     try:
         return train()
     except (MemoryError, RuntimeError) as error:
@@ -138,13 +138,13 @@ def train_or_mark_failed(
 
 
 def has_failed(network: nn.Module) -> bool:
-    """Check whether a training ended in weights that are not finite (worst score, no repeat)."""
+    """Check whether a training failed: it ended in weights that are not finite."""
     return not all(bool(torch.isfinite(p).all()) for p in network.state_dict().values())
 
 
 @torch.no_grad()
 def mark_failed(network: nn.Module) -> nn.Module:
-    """Set all weights to NaN, for a training that could not run."""
+    """Set all weights of a network to NaN, by which `has_failed` recognises a failed training."""
     for parameter in network.parameters():
         parameter.fill_(math.nan)
     return network
@@ -154,17 +154,17 @@ def mark_failed(network: nn.Module) -> nn.Module:
 def compute_metric_counts(
     network: nn.Module, records: Records, metric: Metric, *, device: str, chunk: int = 8192
 ) -> list[int]:
-    """Compute the exact counts of a metric on records; they are private.
+    """Compute the exact counts of a metric on records. The counts are private.
 
-    Guarantee: replacing one record by the null record changes one count,
-    by at most `metric.max_points`.
+    Guarantee: replacing one record by the null record changes one count, by at most
+    `metric.max_points`.
 
     Args:
-        network: Trained network; one output for a regression target, else one per class.
+        network: Trained network with one output per class, or one output for regression.
         records: Records after the network's feature extractor.
         metric: Metric to count.
         device: "cpu" or "cuda".
-        chunk: Number of records per batch; only memory depends on it.
+        chunk: Number of records per batch, which affects memory only.
     """
     network = network.to(device).eval()
     found: list[list[int]] = []
@@ -178,7 +178,7 @@ def compute_metric_counts(
 def compute_score_count(
     network: nn.Module, records: Records, *, device: str, chunk: int = 8192
 ) -> int:
-    """Compute the exact score count of a network by the usual metric."""
+    """Compute the exact score count of a network by the default metric. It is private."""
     metric = find_default_metric(records.y.is_floating_point())
     return metric.compute_points(
         compute_metric_counts(network, records, metric, device=device, chunk=chunk), len(records)
@@ -189,29 +189,31 @@ FAILED_SCORE = -math.inf  # fitness of a failed trial
 
 
 MIN_SECONDS_FOR_PROCESSES = 10.0
-"""Minimum total training time of a round that justifies processes, seconds. Starting a process
-takes about two seconds."""
+"""Minimum total training time of a round for which processes are started, in seconds.
+
+Starting a process takes about two seconds."""
 
 MAX_INTERLEAVED_TRAININGS = 64
 """Maximum number of trainings that are interleaved on a GPU; others start when these are done."""
 
 GPU_QUEUES = 5
-"""Number of groups of interleaved trainings. A GPU computes the steps of some groups while the
-steps of others are prepared or evaluated."""
+"""Number of groups of interleaved trainings on a GPU.
+
+The GPU computes the steps of some groups while the steps of others are prepared or evaluated."""
 
 CURVE_POINTS = 20  # number of accuracy measurements during a training on public data
 
-MAX_CURVE_RECORDS = 2000  # maximum number of test records for each point of that curve
+MAX_CURVE_RECORDS = 2000  # maximum number of test records of each measurement
 
 
 @dataclass(slots=True)
 class TrainingHistory:
-    """History of a training.
+    """History of a training, which is updated after each step.
 
     Args:
-        steps: Number of finished steps. It is below the plan only if released or public accuracies
-            ended a validation-driven schedule, which is post-processing.
-        curve: (steps, accuracy); declared-public data only.
+        steps: Number of finished steps. At the end it is below the plan only if the noisy or public
+            accuracies of a validation-driven schedule ended the training.
+        curve: Pairs (steps, accuracy); declared-public data only.
     """
 
     steps: int = 0
@@ -221,21 +223,25 @@ class TrainingHistory:
         """Return plain values."""
         return {"steps": self.steps, "curve": self.curve}
 
-    def watch(
+    def make_step_callback(
         self, steps: int, seen: Records | None, device: str
     ) -> tuple[Callable[[int, nn.Module], None], Callable[[int], bool]]:
-        """Return the step callback, and the predicate on steps that need the network.
+        """Make the callback of a training that updates this history.
 
         Args:
             steps: Number of planned steps.
             seen: Public records for the accuracy curve; None: no curve.
             device: "cpu" or "cuda".
+
+        Returns:
+            The callback with (number of finished steps, network); and the function from this number
+            to whether the callback reads the network.
         """
         every = max(1, steps // CURVE_POINTS)
         if seen is not None:
             seen = seen.take(np.arange(min(MAX_CURVE_RECORDS, len(seen))))
 
-        def watch(finished: int, network: nn.Module) -> None:
+        def record_step(finished: int, network: nn.Module) -> None:
             self.steps = finished
             if seen is not None and (finished % every == 0 or finished == steps):
                 found = compute_score_count(network, seen, device=device)
@@ -243,7 +249,7 @@ class TrainingHistory:
                 self.curve.append((finished, found / most))
                 network.train()
 
-        return watch, lambda finished: seen is not None and finished % every == 0
+        return record_step, lambda finished: seen is not None and finished % every == 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -273,26 +279,28 @@ class TrainingJob:
     def __call__(self, *read: dict[str, np.ndarray]) -> bytes:
         """Train in a worker, and return the weights and the history as bytes."""
         with use_threads(self.threads):
-            network, course = self.train_network(*read)
+            network, history = self.train_network(*read)
         found = io.BytesIO()
-        torch.save({"weights": network.cpu().state_dict(), "course": asdict(course)}, found)
+        torch.save({"weights": network.cpu().state_dict(), "course": asdict(history)}, found)
         return found.getvalue()
 
     def train_network(
         self, records: dict[str, np.ndarray], seen: dict[str, np.ndarray] | None = None
     ) -> tuple[nn.Module, TrainingHistory]:
-        """Train, and return the network and its history."""
-        course = TrainingHistory()
+        """Train on the arrays of the records, and return the network and its history."""
+        history = TrainingHistory()
         shown = None if self.seen is None or seen is None else self.seen.records(seen)
-        watch, looks = course.watch(self.recipe.steps, shown, self.device)
+        record_step, needs_network = history.make_step_callback(
+            self.recipe.steps, shown, self.device
+        )
 
         def train() -> nn.Module:
             return train_candidate(
                 self.candidate, self.records.records(records), self.schema, self.recipe,
-                self.streams, device=self.device, on_step=watch, looks=looks,
+                self.streams, device=self.device, on_step=record_step, looks=needs_network,
             )  # fmt: skip
 
-        return train_or_mark_failed(train, self.candidate, self.schema, self.streams), course
+        return train_or_mark_failed(train, self.candidate, self.schema, self.streams), history
 
 
 def train_in_parallel(
@@ -300,16 +308,16 @@ def train_in_parallel(
 ) -> Generator[tuple[nn.Module, TrainingHistory], None, None]:
     """Train jobs on an execution backend; yield networks and histories in the order of the jobs.
 
-    Guarantee: bit-identical results on every backend, also if a worker is killed: its job is
-    repeated with the same key.
+    Guarantee: the results are bit-identical on every backend. If a worker is killed, its job is
+    repeated with the same random streams.
 
     Args:
         jobs: Trainings, already charged.
         each: Number of threads of a training.
-        room: Number of trainings at a time that this machine has threads for.
+        room: Number of trainings at a time for which this machine has threads.
         executor: Execution backend.
 
-    Cost: none besides the charge of the jobs.
+    Cost: none; the caller has charged the jobs.
     """
     works = [
         Work(
@@ -331,11 +339,11 @@ def train_interleaved(
 ) -> Generator[tuple[nn.Module, TrainingHistory], None, None]:
     """Train jobs interleaved on this machine's GPUs; yield results like `train_in_parallel`.
 
-    The trainings are split into groups, each with its own CUDA stream. Each group gets a round of
-    steps in turn, so a GPU computes some groups while others are prepared. Dense networks also
-    share the kernel calls of a step (`gpu.dense_steps`). Shared records are copied to a GPU once. A
-    training that runs out of memory is repeated alone with the same keys, because its failure must
-    not depend on the number of trainings.
+    The trainings are split into groups, and each group has a CUDA stream. The groups take turns
+    with a round of steps, so a GPU computes some groups while others are prepared. Dense networks
+    also share the kernel calls of a step (`gpu.dense_steps`). Shared records are copied to a GPU
+    once. A training that runs out of memory is repeated alone with the same random streams, because
+    its failure must not depend on the number of trainings.
 
     Guarantee: the results equal those of one training at a time, for any number of GPUs.
 
@@ -343,7 +351,7 @@ def train_interleaved(
         jobs: Trainings, already charged, the longest first.
         device: "cuda", or "cpu" in tests.
 
-    Cost: none besides the charge of the jobs.
+    Cost: none; the caller has charged the jobs.
     """
     places = _list_devices(device)
     for low in range(0, len(jobs), MAX_INTERLEAVED_TRAININGS * len(places)):
@@ -351,12 +359,12 @@ def train_interleaved(
             place.together = TrainingGroup()
         part = jobs[low : low + MAX_INTERLEAVED_TRAININGS * len(places)]
         queues = [(place, group) for group in range(GPU_QUEUES) for place in places]
-        dealt = cycle([*queues, *queues[::-1]])  # long and short trainings alike for each device
+        dealt = cycle([*queues, *queues[::-1]])  # each device gets long and short trainings
         turns = left = [
             _InterleavedTraining(job, *to) for job, to in zip(part, dealt, strict=False)
         ]
         try:
-            with full_precision():  # only for the steps: the consumer has other settings
+            with full_precision():  # not around `yield`, where the caller has other settings
                 while left:
                     left = [
                         turn for group in range(GPU_QUEUES) for place in places
@@ -364,21 +372,21 @@ def train_interleaved(
                     ]  # fmt: skip
         finally:  # postponed trainings share no buffer with others
             for place in places:
-                place.end()
+                place.release_buffers()
         for turn in turns:
             if turn.was_postponed:
                 turn.train_alone()
-            yield turn.network, turn.course
+            yield turn.network, turn.history
 
 
 @dataclass(slots=True)
 class _Device:
-    """A GPU: within `as_current_device`, it is what torch means by "cuda".
+    """A GPU with the trainings on it, or the CPU in tests.
 
     Args:
-        device: "cuda", or "cpu".
+        device: "cuda" or "cpu".
         number: Index of the GPU; None: torch's default GPU, or the CPU.
-        moved: Records that were copied to the device.
+        moved: Copies of records on the device.
         together: Shared kernel calls of the trainings on the device.
         queues: CUDA stream of each group.
     """
@@ -390,15 +398,16 @@ class _Device:
     queues: dict[int, torch.cuda.Stream] = field(default_factory=dict)
 
     def as_current_device(self) -> AbstractContextManager[Any]:
+        """Make this GPU the one that torch calls "cuda", within a `with` block."""
         return nullcontext() if self.number is None else torch.cuda.device(self.number)
 
-    def records(self, opened: SharedRecords) -> Records:
-        """Return records on the device, copied once."""
+    def load_records(self, opened: SharedRecords) -> Records:
+        """Return the copy of records on the device, which is made once."""
         if opened not in self.moved:
             here = opened.records(opened.load())
             there = {name: getattr(here, name).to(self.device) for name in ("x", "y", "valid")}
             self.moved[opened] = replace(here, **there)
-            self.wait()  # other groups read them, too
+            self.wait()  # other groups read the copy without further synchronisation
         return self.moved[opened]
 
     def wait(self) -> None:
@@ -406,13 +415,14 @@ class _Device:
         if self.device == "cuda":
             torch.cuda.synchronize()
 
-    def end(self) -> None:
-        """Wait for all trainings, and drop their shared buffers."""
+    def release_buffers(self) -> None:
+        """Wait for all trainings, and release their shared buffers."""
         with self.as_current_device():
             self.wait()
         self.together = TrainingGroup()
 
-    def _queue(self, group: int) -> AbstractContextManager[Any]:
+    def _use_stream(self, group: int) -> AbstractContextManager[Any]:
+        """Use the CUDA stream of a group within a `with` block."""
         if self.device != "cuda":
             return nullcontext()
         if group not in self.queues:
@@ -422,8 +432,8 @@ class _Device:
     def run_round(
         self, group: int, turns: Sequence[_InterleavedTraining]
     ) -> list[_InterleavedTraining]:
-        """Run a round of steps of a group's trainings; return the unfinished trainings."""
-        with self.as_current_device(), self._queue(group):
+        """Run one round of steps of a group's trainings; return those that are not finished."""
+        with self.as_current_device(), self._use_stream(group):
             own = [turn for turn in turns if turn.place is self and turn.group == group]
             left = [turn for turn in own if turn.start_next_round()]
             try:
@@ -438,23 +448,23 @@ class _Device:
 
 
 def _list_devices(device: str) -> list[_Device]:
-    """Return the devices to train on: the current GPU first, then all GPUs of the same model."""
+    """List the devices for training: the current GPU first, then all GPUs of the same model."""
     if device != "cuda" or torch.cuda.device_count() < 2:
         return [_Device(device, None)]
     own = torch.cuda.current_device()
 
-    def model(number: int) -> tuple[Any, ...]:
+    def describe_model(number: int) -> tuple[Any, ...]:
         about = torch.cuda.get_device_properties(number)
         chip = about.name, about.major, about.minor, about.multi_processor_count
         return *chip, about.total_memory
 
-    def computes(number: int) -> list[str]:
+    def list_versions(number: int) -> list[str]:
         with torch.cuda.device(number):
             return list_gpu_library_versions(device)
 
     every = sorted(range(torch.cuda.device_count()), key=lambda number: number != own)
-    alike = [number for number in every if model(number) == model(own)]
-    return [_Device(device, number) for number in alike if computes(number) == computes(own)]
+    alike = [each for each in every if describe_model(each) == describe_model(own)]
+    return [_Device(device, each) for each in alike if list_versions(each) == list_versions(own)]
 
 
 class _InterleavedTraining:
@@ -467,23 +477,26 @@ class _InterleavedTraining:
     """
 
     def __init__(self, job: TrainingJob, place: _Device, group: int):
-        self._job, self.place, self.group, self.course = job, place, group, TrainingHistory()
+        self._job, self.place, self.group, self.history = job, place, group, TrainingHistory()
         self._seen = None if job.seen is None else job.seen.records(job.seen.load())
         self._rounds: Iterator[int] | None = None
         self.network: nn.Module = nn.Identity()
         self.was_postponed = False
 
     def _start(self, together: TrainingGroup | None) -> tuple[nn.Module, Iterator[int]]:
-        job, device, self.course = self._job, self.place.device, TrainingHistory()
-        records = self.place.records(job.records)
-        watch, looks = self.course.watch(job.recipe.steps, self._seen, device)
+        """Start the training from its beginning, with shared kernel calls or alone (None)."""
+        job, device, self.history = self._job, self.place.device, TrainingHistory()
+        records = self.place.load_records(job.records)
+        record_step, needs_network = self.history.make_step_callback(
+            job.recipe.steps, self._seen, device
+        )
         return start_candidate_training(
             job.candidate, records, job.schema, job.recipe, job.streams, device=device,
-            on_step=watch, looks=looks, splits=together is None, together=together,
+            on_step=record_step, looks=needs_network, splits=together is None, together=together,
         )  # fmt: skip
 
     def start_next_round(self) -> bool:
-        """Finish the last round and start the next; return whether there is one."""
+        """Finish the current round of steps and start the next one; return whether it exists."""
         try:
             if self._rounds is None:
                 self.network, self._rounds = self._start(self.place.together)
@@ -494,16 +507,16 @@ class _InterleavedTraining:
             more = False
             self.postpone()
         if not more:
-            self._end()
+            self._stop()
             self.network = self.network.cpu()
         return more
 
     def postpone(self) -> None:
-        """Mark the training to be repeated alone, because memory did not suffice."""
-        self._end()
+        """Stop the training, to repeat it alone later, because memory did not suffice."""
+        self._stop()
         self.was_postponed = True
 
-    def _end(self) -> None:
+    def _stop(self) -> None:
         """Wait for the device, and release all of its memory."""
         if isinstance(self._rounds, Generator):
             self._rounds.close()
@@ -512,7 +525,7 @@ class _InterleavedTraining:
         self._rounds = iter(())
 
     def train_alone(self) -> None:
-        """Repeat the training with the same keys while no other training runs."""
+        """Repeat the training with the same random streams while no other training runs."""
 
         def train() -> nn.Module:
             network, rounds = self._start(None)

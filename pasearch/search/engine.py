@@ -1,8 +1,7 @@
-"""Search engine: ask, train, score and tell until the strategy ends, then train the final model.
+"""Search engine: it trains and scores the rounds of a strategy, then trains the final model.
 
-Every private read is inside `with ledger.charged(...)`. The engine keeps no state: a resumed run
-replays the strategy with the same keys and reads finished trials from the journal, so that an
-interruption repeats no release.
+Every private read is inside `with ledger.charged(...)`. A resumed run starts the strategy again
+with the same keys, and reads finished trials from the journal, so that no release is made twice.
 
 Source: docs/rules.md, rules 1, 8, 10, 11 and 12; docs/result.md.
 """
@@ -71,10 +70,10 @@ if TYPE_CHECKING:
 ENGINE_LINES = (
     "final training", TEST_LINE, "schema", "front end", VALIDATION_QUERY_LINE, VARIANT_LINE,
 )  # fmt: skip
-"""Prefixes of the names of lines that only the engine charges, not a strategy."""
+"""Beginnings of the names of lines to which a strategy may not charge its trials."""
 
 NetworkOfTrial = Callable[[int], tuple[nn.Module, TrainingHistory] | None]
-"""Function from a trial's index to its network if that is trained already; called in order."""
+"""Function from a trial's index to its trained network, or None; trials must come in order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,8 +86,9 @@ class SearchOutcome:
         front: Fitted feature extractor of the winner.
         test: Noisy score of the test records.
         exact_points: Exact score count of the test records; declared-public data only.
-        trials: All trials, if the strategy allows to show them; otherwise empty.
-        curve: (steps, accuracy) of the released network's training; declared-public data only.
+        trials: All trials, if they may be shown; otherwise empty.
+        curve: Pairs (steps, accuracy) during the training of the released network; declared-public
+            data only.
         steps_made: Number of steps of that training.
         variant: Name of the released variant, if one was selected.
     """
@@ -131,16 +131,16 @@ class SearchEngine(Engine):
             for each in (front_end, front_end.first_stage):
                 if each is not None and each.learned:
                     self._fit_front_end(each)
-        candidate, network, course = self._search_winner()
+        candidate, network, history = self._search_winner()
         if self.plan.retrained:
-            network, course = self._train_final(candidate)
+            network, history = self._train_final(candidate)
         variant = None if self.plan.pick is None else self._pick_variant(candidate, network)
         test, exact = self._release_test_score(candidate, network)
         shown = () if self.strategy.hides_trials else tuple(self.journal.all())
         return SearchOutcome(
             candidate=candidate, network=network.to("cpu").eval(),
             front=self._fit_front_end(candidate.front_end), test=test, exact_points=exact,
-            trials=shown, curve=tuple(course.curve), steps_made=course.steps, variant=variant,
+            trials=shown, curve=tuple(history.curve), steps_made=history.steps, variant=variant,
         )  # fmt: skip
 
     def _pick_variant(self, candidate: Candidate, network: nn.Module) -> str:
@@ -177,15 +177,28 @@ class SearchEngine(Engine):
 
     @property
     def _variants_path(self) -> Path:
+        """File with the weights of the variants of the released network."""
         return self.folder.private / "trials" / "variants.pt"
 
     def _search_winner(self) -> tuple[Candidate, nn.Module, TrainingHistory]:
+        """Run all rounds of the strategy; return the winner with its network and history."""
         strategy, space = self.strategy, self.plan.space
         stream = self.keys.stream("strategy")
         state = strategy.init()
         while (asked := strategy.ask(state, space, stream)) is not None:
+            self._check_round(asked)
             before = sum(len(round.genotypes) for round in state.rounds)
-            fitness = self._run_trials(asked, before)
+            candidates = [space.candidate(genotype) for genotype in asked.genotypes]
+            order = self.plan.sort_longest_first(candidates, asked.shape)
+            trials = {before + index: candidates[index] for index in order}
+            found: dict[int, Fitness] = {}
+            with self._train_round(asked, trials) as trained:
+                for trial, candidate in trials.items():
+                    self.progress.search(asked.number, len(found), len(trials))
+                    record = self._run_trial(asked, trial, candidate, trained)
+                    score = FAILED_SCORE if record.value is None else float(record.value)
+                    found[trial] = score, int(record.attributes["tie_break"])
+            fitness = tuple(found[trial] for trial in sorted(found))
             state = strategy.tell(state, asked, fitness)
         number, index = strategy.best(state)
         if isinstance(self.plan.score, ExponentialMechanism):
@@ -203,7 +216,10 @@ class SearchEngine(Engine):
         return candidate, network, TrainingHistory(**record.attributes["course"])
 
     def _check_round(self, asked: TrialRound) -> None:
-        """Refuse a round that the plan does not account for: another shape, or a second subset."""
+        """Refuse a round that the plan does not account for.
+
+        Its shape must be planned, and a strategy with disjoint subsets has a single round.
+        """
         shapes = set[RoundShape]()
 
         def price(shape: RoundShape) -> Event:
@@ -218,26 +234,14 @@ class SearchEngine(Engine):
                 "do not account for: nothing was trained for it."
             )
 
-    def _run_trials(self, asked: TrialRound, before: int) -> tuple[Fitness, ...]:
-        """Run the trials of a round, the longest trainings first, and return their fitness."""
-        self._check_round(asked)
-        candidates = [self.plan.space.candidate(genotype) for genotype in asked.genotypes]
-        order = self.plan.sort_longest_first(candidates, asked.shape)
-        trials = {before + index: candidates[index] for index in order}
-        found: dict[int, Fitness] = {}
-        with self._train_round(asked, trials) as trained:
-            for trial, candidate in trials.items():
-                self.progress.search(asked.number, len(found), len(trials))
-                record = self._run_trial(asked, trial, candidate, trained)
-                score = FAILED_SCORE if record.value is None else float(record.value)
-                found[trial] = score, int(record.attributes["tie_break"])
-        return tuple(found[trial] for trial in sorted(found))
-
     @contextmanager
     def _train_round(
         self, asked: TrialRound, trials: dict[int, Candidate]
     ) -> Iterator[NetworkOfTrial]:
-        """Yield a function that returns the trials' networks in order, trained in parallel."""
+        """Train the networks of a round in parallel, and yield a function that returns them.
+
+        The function returns None for trials that must be trained one at a time.
+        """
         turns = self._interleaves_trainings()
         each, room = divide_threads(len(trials), torch.get_num_threads())
         long = len(trials) * self.plan.seconds_per_training()[0] >= MIN_SECONDS_FOR_PROCESSES
@@ -255,16 +259,16 @@ class SearchEngine(Engine):
                     yield lambda trial: next(found) if trial in jobs else None
 
     def _interleaves_trainings(self) -> bool:
-        """Check whether the trainings of a round are interleaved on this machine's GPU."""
+        """Check whether the trainings of a round run interleaved on a GPU of this machine."""
         return self.device != "cpu" and not self.executor.is_remote
 
     def _charge_jobs(
         self, asked: TrialRound, trials: dict[int, Candidate], charges: ExitStack, folder: Path
     ) -> Iterator[tuple[int, TrainingJob]]:
-        """Charge the trainings of a round that a worker can run, and yield them by trial.
+        """Charge the trainings of a round that a worker can run; yield pairs (trial, job).
 
         All are charged before the first one starts. Finished trials, repeats of an equal trial, and
-        trainings that need this process are omitted.
+        trainings that must run in this process are omitted.
         """
         steps, known = asked.shape.steps, set[str]()
         for trial, candidate in trials.items():
@@ -288,6 +292,7 @@ class SearchEngine(Engine):
             )
 
     def _needs_coordinator(self, recipe: Recipe, key: str) -> bool:
+        """Check whether a training must run in this process, which has the ledger."""
         return (
             recipe.screening is not None
             or recipe.schedule.is_validation_driven
@@ -295,12 +300,14 @@ class SearchEngine(Engine):
         )
 
     def _has_variants(self, key: str) -> bool:
+        """Check whether a variant of the network of this training is selected."""
         return self.plan.pick is not None and (key == "final") == self.plan.retrained
 
     def _charge_job(
         self, candidate: Candidate, recipe: Recipe, stream: Stream, line: str, partition: str,
         key: str, *, charges: ExitStack, folder: Path,
     ) -> TrainingJob:  # fmt: skip
+        """Charge a training, and return it as a job with its opened records."""
         front = self._fit_front_end(candidate.front_end)
         opened = self.dataset[partition].with_front_end(front).with_files(folder)
         records = charges.enter_context(self.ledger.charged(line, opened, key=key))
@@ -333,7 +340,7 @@ class SearchEngine(Engine):
         line, key = self._check_charge("training", asked, trial)
         recipe = self.plan.trial_recipe(candidate, asked.shape)
         partition = self.strategy.partition_of_trial(self.plan.trial_partition, trial)
-        network, course = trained(trial) or self._train(
+        network, history = trained(trial) or self._train(
             candidate, recipe, stream, line, partition, key
         )
         weights = self.folder.private / "trials" / f"{trial}.pt"
@@ -343,14 +350,14 @@ class SearchEngine(Engine):
             line, key = self._check_charge("score", asked, trial)
             score = self._release_score(candidate, network, line, key, stream)
         attributes = {"tie_break": tie_break, "mark": mark, "weights": weights.name}
-        attributes |= {"course": course.to_json(), "steps": steps}
+        attributes |= {"course": history.to_json(), "steps": steps}
         return self.journal.add(trial, candidate.to_json(), score, attributes)
 
     def _check_charge(self, noun: str, asked: TrialRound, trial: int) -> tuple[str, str]:
-        """Return the line and key that a trial is charged to, after checks of the strategy.
+        """Return the line and the key to which the strategy charges a trial, after checks.
 
-        One charge for several trials is refused unless the selection rule allows it. A line that is
-        not planned for the partition, or whose event differs from the plan, is refused as well.
+        One charge for several trials is refused, unless the selection rule allows it. The line must
+        be planned for the partition, with the event of the round's shape.
         """
         line, key = self.strategy.charge(noun, asked.number, trial)
         rule, place = self.strategy.selection_rule, self.strategy.scored_on
@@ -367,7 +374,7 @@ class SearchEngine(Engine):
         mark = marks.get(asked.shape)
         if self.strategy.private_trials:
             wanted: list[Event] = [mark] if noun == "training" and mark is not None else []
-            if noun == "score":  # a pick is priced by its epsilon alone, which bounds it
+            if noun == "score":  # a private selection of the scores costs their epsilon
                 wanted = [e for m in marks.values() for e in (m, PureDP(m.epsilon))]
             events = [each for each in events if any(_contains_event(own, each) for own in wanted)]
         if not events or line.startswith(ENGINE_LINES):
@@ -389,10 +396,10 @@ class SearchEngine(Engine):
     def _check_stored_trial(
         self, done: TrialRecord, candidate: Candidate, mark: str, asked: TrialRound
     ) -> None:
-        """Refuse a stored trial of other keys, or without a charge in this ledger.
+        """Refuse a stored trial that was made with other keys, or is not charged in the ledger.
 
-        Other keys split the records differently, so a trial could be scored on records that it was
-        trained on.
+        Other keys split the records differently, so a network could be scored on its training
+        records.
         """
         line, key = self._check_charge("training", asked, done.number)
         if self.strategy.scored:
@@ -409,7 +416,7 @@ class SearchEngine(Engine):
         self, candidate: Candidate, recipe: Recipe, stream: Stream, line: str, partition: str,
         key: str,
     ) -> tuple[nn.Module, TrainingHistory]:  # fmt: skip
-        """Charge and train; if memory does not suffice, the network is marked as failed."""
+        """Charge and run a training; if memory does not suffice, mark its network as failed."""
         schema = self.plan.schema
         if self.executor.accepts(1, long=False) and not self._needs_coordinator(recipe, key):
             with create_records_folder(self.folder.private) as folder, ExitStack() as charges:
@@ -420,19 +427,19 @@ class SearchEngine(Engine):
             return found
         front = self._fit_front_end(candidate.front_end)
         opened = self.dataset[partition].with_front_end(front)
-        course, kept = TrainingHistory(), Trajectory(recipe.steps, recipe.temperature)
+        history, kept = TrainingHistory(), Trajectory(recipe.steps, recipe.temperature)
         seen = (
             self.dataset["test"].with_front_end(front).public_records()
             if self.plan.public
             else None
         )
-        watch, looks = course.watch(recipe.steps, seen, self.device)
+        record_step, needs_network = history.make_step_callback(recipe.steps, seen, self.device)
 
         def call_back(finished: int, network: nn.Module) -> None:
             if self._has_variants(key):
-                kept.watch(finished, network)
+                kept.record(finished, network)
             self.progress.step(finished, recipe.steps)
-            watch(finished, network)
+            record_step(finished, network)
 
         query = self._make_validation_query(recipe, front, stream, key)
         streams = training_streams(stream)
@@ -441,23 +448,25 @@ class SearchEngine(Engine):
             def train() -> nn.Module:
                 return train_candidate(
                     candidate, records, schema, recipe, streams, device=self.device,
-                    on_step=call_back, looks=None if self._has_variants(key) else looks,
+                    on_step=call_back,
+                    looks=None if self._has_variants(key) else needs_network,
                     query=query,
                 )  # fmt: skip
 
             network = train_or_mark_failed(train, candidate, schema, streams)
         if self._has_variants(key):
-            every = kept.variants(network, schema.outputs)
+            every = kept.make_variants(network, schema.outputs)
             write_weights(every, self._variants_path, self.folder)
-        return network, course
+        return network, history
 
     def _make_validation_query(
         self, recipe: Recipe, front: FittedFrontEnd, stream: Stream, training: str
     ) -> ValidationQuery | None:
-        """Make the validation query of a training: on public records, or charged and noisy.
+        """Make the function of a training's validation queries; None if the recipe makes none.
 
-        Private queries have separate keys for each training. The result is a mean loss for
-        screening, and an accuracy in [0, 1] for a schedule.
+        A query returns a mean loss for screening, or an accuracy in [0, 1] for a schedule. It is
+        exact on public records. On private records it is noisy, and each query of each training is
+        charged with a separate key.
         """
         screening = recipe.screening is not None
         if not screening and not recipe.schedule.is_validation_driven:
@@ -465,36 +474,37 @@ class SearchEngine(Engine):
         if self.public is not None:
             seen = self.public.all_records(front)
 
-            def of_public(network: nn.Module, asked: int) -> float:
+            def query_public_records(network: nn.Module, asked: int) -> float:
                 if screening:
                     return compute_mean_loss(network, seen, device=self.device)
                 return compute_score_count(
                     network, seen, device=self.device
                 ) / self._max_score_count(len(seen))
 
-            return of_public
+            return query_public_records
         noise = self.plan.validation_noise
         opened = self.dataset["validation"].with_front_end(front)
-        assert noise is not None, "the plan solved no noise for validation queries"
+        assert noise is not None, "the plan has no noise for validation queries"
         measure = sum_loss_points if screening else compute_score_count
 
-        def of_private(network: nn.Module, asked: int) -> float:
+        def query_private_records(network: nn.Module, asked: int) -> float:
             key = f"query {asked}" if training == "only" else f"query {asked} of {training}"
             with self.ledger.charged(VALIDATION_QUERY_LINE, opened, key=key) as records:
                 found = measure(network, records, device=self.device)
-                # The stream's old name: a fixed seed draws the noise that it always drew.
+                # The stream keeps its name, so that a seed gives the same noise in all versions.
                 noisy = noise.release(found, stream.child("look", asked))
             if screening:
                 return points_to_mean_loss(noisy, records.y)
             return noisy / self._max_score_count(self.plan.split.validation)
 
-        return of_private
+        return query_private_records
 
     def _max_score_count(self, slots: int) -> int:
+        """Return the maximum score count on `slots` records by the default metric."""
         return slots * find_default_metric(self.plan.schema.regression).max_points
 
     def _fit_front_end(self, front_end: FrontEnd) -> FittedFrontEnd:
-        """Return a fitted feature extractor: one fit for all candidates, charged once."""
+        """Return a fitted feature extractor; the fit is charged once for all candidates."""
         shape, path = self.plan.schema.shape, front_end_path(self.folder, front_end)
         if path.exists():
             module = front_end.module(shape)
@@ -520,6 +530,7 @@ class SearchEngine(Engine):
         return FittedFrontEnd(front_end, fitted.module, self.device)
 
     def _find_equal_trial(self, candidate: Candidate, steps: float) -> TrialRecord | None:
+        """Return the finished trial of an equal candidate with equal steps; None without one."""
         wanted = candidate.to_json(), steps
         trials = ((t, (t.parameters, t.attributes["steps"])) for t in self.journal.all())
         return next((trial for trial, own in trials if own == wanted), None)
@@ -527,6 +538,7 @@ class SearchEngine(Engine):
     def _release_score(
         self, candidate: Candidate, network: nn.Module, line: str, key: str, stream: Stream
     ) -> int | None:
+        """Charge and release the score count of a trial; None if its training failed."""
         noise = self.plan.score
         if noise is None:
             return 0
@@ -542,39 +554,42 @@ class SearchEngine(Engine):
             return Score.of(metric, found, noise, len(records), stream.child("score")).points
 
     def _train_final(self, candidate: Candidate) -> tuple[nn.Module, TrainingHistory]:
+        """Train the winner with the final recipe, or read the result of this training."""
         weights = self.folder.private / "trials" / "final.pt"
         kept = weights.with_suffix(".json")
         if not weights.exists():
             recipe = self.plan.final_recipe(candidate)
             self.progress.final()
             stream = self.keys.stream("final")
-            network, course = self._train(
+            network, history = self._train(
                 candidate, recipe, stream, "final training", "train", "final"
             )
             weights.parent.mkdir(mode=0o700, exist_ok=True)
-            self.folder.atomic_write(kept, json.dumps(course.to_json()))
+            self.folder.atomic_write(kept, json.dumps(history.to_json()))
             save_weights(network, weights, self.folder)
-        # Read again, as a resumed run does, so that no tensors share memory.
-        values = read_json(kept, "what a training left", follow=False)
+        # Read from the files, as a resumed run does, so that no tensors share memory.
+        values = read_json(kept, "the history of a training", follow=False)
         try:
-            course = TrainingHistory(**values)
+            history = TrainingHistory(**values)
         except TypeError:
             raise UsageError(f"{kept} is damaged: start a new run.") from None
-        return self._load_network(candidate, weights), course
+        return self._load_network(candidate, weights), history
 
     def _release_test_score(
         self, candidate: Candidate, network: nn.Module
     ) -> tuple[Score, int | None]:
+        """Charge and release the test score; return it with the exact count on public data."""
         opened = self.dataset["test"].with_front_end(self._fit_front_end(candidate.front_end))
 
-        def counts_of(records: Any, metric: Metric) -> list[int]:
+        def compute_counts(records: Any, metric: Metric) -> list[int]:
             if has_failed(network):
                 return [0] * metric.count_entries(self.plan.schema.outputs)
             return compute_metric_counts(network, records, metric, device=self.device)
 
-        return self.release_test(self.ledger.charged(TEST_LINE, opened, key="test"), counts_of)
+        return self.release_test(self.ledger.charged(TEST_LINE, opened, key="test"), compute_counts)
 
     def _load_network(self, candidate: Candidate, path: Path) -> nn.Module:
+        """Build the network of a candidate, and load its weights."""
         schema = self.plan.schema
         network = candidate.build(schema.shape, schema.outputs)
         load_weights(network, path)
@@ -582,6 +597,7 @@ class SearchEngine(Engine):
 
 
 def _contains_event(part: Event, event: Event) -> bool:
+    """Check whether an event is, or contains at any depth, the event `part`."""
     inside = (getattr(event, each.name) for each in fields(event))  # type: ignore[arg-type]
     every = (each for held in inside for each in (held if isinstance(held, tuple) else (held,)))
     return part == event or any(isinstance(e, Event) and _contains_event(part, e) for e in every)

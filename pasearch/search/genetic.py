@@ -1,20 +1,21 @@
 r"""PAAS, the genetic privacy-aware architecture search, and STW, its non-private version.
 
     N <- k uniform candidates                                         (Algorithm 1)
-    for each of l generations: train and score N; N <- Evolve(N) unless it was the last
+    for each of l generations: train and score N; N <- Evolve(N) except after the last
     return the fittest of the last generation                         (here: of all generations)
 
-    Evolve: N_alpha <- the top alpha share; N_beta <- a random beta share of N \ N_alpha;
+    Evolve: N_alpha <- the fraction alpha of N with the best scores   (Algorithm 2)
+            N_beta <- a random fraction beta of N \ N_alpha
             k children, each the crossover of two parents of N_alpha + N_beta, mutated with
-            probability p_mu                                          (Algorithm 2)
+            probability p_mu
 
 The paper prints N_t for N_alpha and uses a union of sets, which may loop forever on a small space;
 this implementation uses a multiset. The paper does not state alpha, beta and p_mu: here they are
 .4, .1 and .2. A repeated candidate gives no new information, so a child that repeats one is mutated
-further. Remaining repeats are memoised. Their number depends on the data, so the planned maximum is
-charged: k l trainings, or one per candidate of a smaller space. The choice of the returned
-candidate is post-processing of released scores. Crossover and mutation are DEAP's, on lists of
-indices.
+again. If it still repeats one, the result of the earlier trial is reused. The number of such trials
+depends on the data, so the planned maximum is charged: k l trainings, or one per candidate of a
+smaller space. The selection of the returned candidate is post-processing of released scores.
+Crossover and mutation are those of the package DEAP, on lists of indices.
 
 Source: Bao et al., section VIII-A, Algorithms 1 and 2. Proof: docs/guarantees/accounting.md.
 """
@@ -53,10 +54,10 @@ if TYPE_CHECKING:
 
 
 MAX_MUTATION_ATTEMPTS = 50
-"""Maximum number of mutations of a repeated candidate, before the repeat is accepted."""
+"""Maximum number of mutations of a repeated candidate; after these the repeat is accepted."""
 
 MAX_ENUMERATED_GENOTYPES = 4096
-"""Largest number of genotypes of a space whose different candidates are counted."""
+"""Maximum number of genotypes of a space in which different candidates are counted exactly."""
 
 RETURN_CHOICES = ("best", "last")
 """Values of `returns`: the best candidate of all generations, or of the last one (paper)."""
@@ -97,9 +98,10 @@ def mutate(genotype: Genotype, space: Space, stream: Stream) -> Genotype:
 
 
 def mutate_to_other_candidate(genotype: Genotype, space: Space, stream: Stream) -> Genotype:
-    """Mutate a genotype until it means another candidate, at most `MAX_MUTATION_ATTEMPTS` times.
+    """Mutate a genotype until it encodes another candidate, at most `MAX_MUTATION_ATTEMPTS` times.
 
-    A mutation may redraw the same value, or a gene that the candidate does not use.
+    Several attempts may be needed, because a mutation may redraw the same value, or a gene that the
+    candidate does not use.
     """
     own = space.candidate(genotype)
     for number in range(MAX_MUTATION_ATTEMPTS):
@@ -110,7 +112,7 @@ def mutate_to_other_candidate(genotype: Genotype, space: Space, stream: Stream) 
 
 
 def count_candidates(space: Space, most: int) -> int:
-    """Count the different candidates of a space; `most` if it has, or may have, more."""
+    """Count the different candidates of a space; return `most` if it may have more."""
     if space.count() > MAX_ENUMERATED_GENOTYPES:
         return most
     every = product(*(range(size) for size in space.sizes))
@@ -120,7 +122,7 @@ def count_candidates(space: Space, most: int) -> int:
 @STRATEGIES.register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrivacyAwareArchitectureSearch(Strategy):
-    """PAAS: Algorithms 1 and 2, composed over its planned maximum of trainings.
+    """PAAS: genetic search by Algorithms 1 and 2, with the planned number of trainings charged.
 
     Args:
         population: Number k of candidates per generation.
@@ -128,8 +130,9 @@ class PrivacyAwareArchitectureSearch(Strategy):
         alpha: Fraction of the fittest that become parents, in [0, 1].
         beta: Fraction of the others that become parents at random, in [0, 1].
         mutation: Probability p_mu that a child is mutated.
-        returns: "best" of all generations, or of the "last" generation.
-        distinct: Number of different candidates of the space, if below k l; else None.
+        returns: "best" to return the best candidate of all generations, "last" for that of the last
+            generation.
+        distinct: Number of different candidates of the space, if it is below k l; else None.
 
     Guarantee: every trial may be shown; all of them together cost `trainings` copies of one
     candidate run.
@@ -189,12 +192,12 @@ class PrivacyAwareArchitectureSearch(Strategy):
         return self.trials if self.distinct is None else min(self.trials, self.distinct)
 
     def within(self, space: Space) -> Self:
-        """Adapt the number of trainings to a space: each candidate is trained at most once."""
+        """Limit the number of trainings to the number of candidates in a space."""
         found = count_candidates(space, self.trials)
         return replace(self, distinct=found if found < self.trials else None)
 
     def lines(self, price: EventOfRound, partition: str, noun: str) -> list[Line]:
-        """Return the line of the planned maximum of candidate runs."""
+        """Return the line of the planned maximum number of trainings, or of scores."""
         return [Line(name=noun, partition=partition, event=price(FULL_ROUND), count=self.trainings)]
 
     def charge(self, noun: str, number: int, trial: int) -> tuple[str, str]:
@@ -224,7 +227,7 @@ class PrivacyAwareArchitectureSearch(Strategy):
         return TrialRound(number=number, genotypes=tuple(fresh))
 
     def best(self, state: SearchState) -> tuple[int, int]:
-        """Return the fittest of all generations (the first of ties), or of the last one."""
+        """Return the fittest candidate of all generations, or of the last one (`returns`)."""
         rounds = range(len(state.rounds))
         if self.returns == "last":
             rounds = rounds[-1:]
@@ -238,7 +241,7 @@ class PrivacyAwareArchitectureSearch(Strategy):
         space: Space,
         stream: Stream,
     ) -> tuple[Genotype, ...]:
-        """Return the next generation (Algorithm 2)."""
+        """Return the genotypes of the next generation (Algorithm 2)."""
         generator = stream.generator()
         ranked = sorted(range(len(population)), key=fitness.__getitem__, reverse=True)
         top = max(1, _count_share(self.alpha, len(ranked)))
@@ -283,7 +286,7 @@ class PrivacyAwareArchitectureSearch(Strategy):
 
 
 def _count_share(share: float, count: int) -> int:
-    """Multiply a count by a fraction and round up, tolerating floating-point error."""
+    """Multiply a count by a fraction and round up, without an effect of rounding errors."""
     return math.ceil(share * count - 1e-9)
 
 

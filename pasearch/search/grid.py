@@ -1,13 +1,13 @@
 """GRID: every candidate at every epsilon of a grid, several times; then one training of the best.
 
-    mu        mu of one training alone with the privacy budget (Gaussian DP)
+    mu        mu (Gaussian DP) of a training with the whole privacy budget
     points    k candidates, L levels, r repeats, each trained on all training records at s_i mu
-    scores    scores of those on the validation records, with the whole epsilon there
+    scores    of these networks on the validation records, with the whole epsilon there
     final     the best of the last level, retrained with the rest, about mu sqrt(1 - k r sum s_i^2)
 
-The grid measures on private records what `crossover` measures on public records: the epsilon at
-which another model becomes the best. Points, scores and final training are composed, so all of them
-may be shown.
+A level is one epsilon of the grid. The grid measures on private records what `crossover` measures
+on public records: the epsilon at which another model becomes the best. All trainings and scores are
+composed, so all of them may be shown.
 
 Source: Bao et al., sections III-C and VI-C (Definition 2); the composition is that of `ahead`.
 Proof: docs/guarantees/composition-and-partitions.md, "Ahead".
@@ -42,11 +42,11 @@ if TYPE_CHECKING:
     from pasearch.spaces.space import Space
 
 MAX_SQUARED_SHARE = 0.9
-"""Largest fraction of the squared budget for the grid; the rest trains the released model."""
+"""Maximum fraction of the squared mu for the grid; the rest trains the released model."""
 
-DEFAULT_SQUARED_SHARE = 0.3  # fraction of the squared budget for the default levels
+DEFAULT_SQUARED_SHARE = 0.3  # fraction of the squared mu for a grid with the default levels
 DEFAULT_LEVELS = (0.16, 0.25, 0.4, 0.63, 1.0)
-"""Default levels of a grid, as fractions of the last level."""
+"""Default levels of a grid, each as a fraction of the mu of the last level."""
 
 DEFAULT_REPEATS = 2  # default number of trainings of each model at each level
 MAX_MODELS = 8  # maximum number of models; a budget does not suffice for more
@@ -60,11 +60,11 @@ class Grid(Strategy):
 
     Args:
         candidates: Number k of candidates, all of the space, 2 to `MAX_MODELS`.
-        shares: Fractions s_i of mu of a training at each level, rising, in (0, 1).
-        repeats: Number r of trainings of each candidate at each level, 2 or more, for the variance.
+        shares: Fractions s_i of mu at each level, ascending, in (0, 1).
+        repeats: Number r of trainings of each candidate at each level, 2 or more.
 
-    Guarantee: every trial may be shown; points and final training are composed on the training
-    records, scores on the validation records.
+    Guarantee: every trial may be shown; all trainings are composed on the training records, and all
+    scores on the validation records.
     """
 
     name: ClassVar[str] = "grid"
@@ -91,25 +91,25 @@ class Grid(Strategy):
             raise UsageError(
                 f"repeats is {self.repeats}: expected 2 or more, to estimate the variance."
             )
-        if not self.squares <= MAX_SQUARED_SHARE:
+        if not self.squared_share <= MAX_SQUARED_SHARE:
             raise UsageError(
-                f"The grid uses {self.squares:.2f} of the squared privacy budget: expected at most "
-                f"{MAX_SQUARED_SHARE}."
+                f"The grid uses {self.squared_share:.2f} of the squared privacy budget: expected "
+                f"at most {MAX_SQUARED_SHARE}."
             )
 
     @classmethod
     def from_request(cls, **given: Any) -> Self:
-        """Make the strategy from a request; `eps_grid` holds shares of mu by now."""
+        """Make the strategy from options; the caller has converted `eps_grid` to shares of mu."""
         shares = {"shares": given.pop("eps_grid")} if "eps_grid" in given else {}
         return cls(**shares, **given)
 
     @property
-    def squares(self) -> float:
-        """Fraction of the squared budget that all trainings of the grid use."""
+    def squared_share(self) -> float:
+        """Fraction of the squared mu that all trainings of the grid use."""
         return self.candidates * self.repeats * math.fsum(share**2 for share in self.shares)
 
     def within(self, space: Space) -> Self:
-        """Adapt the grid to a space: every candidate is trained."""
+        """Adapt the number of candidates to a space, because every candidate is trained."""
         if space.count() < 2:
             raise UsageError(
                 f"Space {space.name!r} has one candidate, so there is nothing to compare."
@@ -122,7 +122,7 @@ class Grid(Strategy):
 
     @property
     def look_share(self) -> float:
-        """Fraction of mu of a training at the last level."""
+        """Fraction of mu at the last level."""
         return self.shares[-1]
 
     def lines(self, price: EventOfRound, partition: str, noun: str) -> list[Line]:
@@ -144,6 +144,7 @@ class Grid(Strategy):
         return self._line(number) if noun == "training" else noun, f"trial {trial}"
 
     def _line(self, level: int) -> str:
+        """Return the name of the line of a level, by its index."""
         return f"training, level {level + 1} of the grid"
 
     def ask(self, state: SearchState, space: Space, stream: Stream) -> TrialRound | None:
@@ -158,17 +159,20 @@ class Grid(Strategy):
         )
 
     def best(self, state: SearchState) -> tuple[int, int]:
-        """Return the candidate of the best mean score at the last level; ties are random."""
+        """Return a trial of the candidate with the best mean score at the last level."""
         last = state.fitness[-1]
-        winners = self._winners([score for score, _ in last])
+        winners = self._find_winners([score for score, _ in last])
         return len(state.rounds) - 1, max(winners, key=lambda place: last[place][1])
 
     def possible_winners(self, scores: Sequence[float]) -> list[int]:
         start = len(scores) - self.candidates * self.repeats
-        return [start + place for place in self._winners(scores[start:])]
+        return [start + place for place in self._find_winners(scores[start:])]
 
-    def _winners(self, scores: Sequence[float]) -> list[int]:
-        """Return the last trial of every candidate with the best mean; a failure counts as -inf."""
+    def _find_winners(self, scores: Sequence[float]) -> list[int]:
+        """Return the index of the last trial of each candidate with the best mean score.
+
+        A failed trial has the score -inf.
+        """
         ends = range(self.repeats, len(scores) + 1, self.repeats)
         sums = [math.fsum(scores[end - self.repeats : end]) for end in ends]
         return [end - 1 for end, each in zip(ends, sums, strict=True) if each == max(sums)]
@@ -180,19 +184,20 @@ class Grid(Strategy):
     def describe(self) -> str:
         shares = ", ".join(f"{share:.3g}" for share in self.shares)
         return (
-            f"{self.candidates} models at {len(self.shares)} levels of the privacy budget, "
-            f"{self.repeats} repeats ({shares} of the signal of one training alone), then one "
-            "training of the best with the rest"
+            f"{self.candidates} models, each trained {self.repeats} times at each of "
+            f"{len(self.shares)} noise levels (signal-to-noise ratio {shares} of that of a single "
+            "training with the whole budget), then one training of the best model with the rest "
+            "of the budget"
         )
 
 
 def convert_epsilons_to_shares(
     epsilons: Sequence[float], budget: Budget, points: int
 ) -> tuple[float, ...]:
-    """Return the fraction of mu of a training at each epsilon (Gaussian approximation).
+    """Convert the epsilons of a grid to fractions of the run's mu (Gaussian approximation).
 
     Args:
-        epsilons: Epsilons, rising.
+        epsilons: Ascending epsilons of the grid.
         budget: Budget of the run with known delta.
         points: Number of trainings at each level.
 
@@ -203,9 +208,9 @@ def convert_epsilons_to_shares(
     assert delta is not None
     levels = [compute_gaussian_mu(epsilon, delta) for epsilon in epsilons]
     mu = compute_gaussian_mu(budget.epsilon, delta)
-    together = points * math.fsum(level**2 for level in levels)
-    if not together <= MAX_SQUARED_SHARE * mu**2:
-        least = compute_gaussian_epsilon(math.sqrt(together / MAX_SQUARED_SHARE), delta)
+    total = points * math.fsum(level**2 for level in levels)
+    if not total <= MAX_SQUARED_SHARE * mu**2:
+        least = compute_gaussian_epsilon(math.sqrt(total / MAX_SQUARED_SHARE), delta)
         digits = 10.0 ** (math.floor(math.log10(least)) - 2)
         least = math.ceil(least / digits) * digits  # three digits, rounded up
         raise BudgetError(
@@ -217,7 +222,7 @@ def convert_epsilons_to_shares(
 
 
 def make_default_shares(points: int) -> tuple[float, ...]:
-    """Return five levels that take `DEFAULT_SQUARED_SHARE` together.
+    """Return the default levels as fractions of the run's mu, using `DEFAULT_SQUARED_SHARE`.
 
     Args:
         points: Number of trainings at each level.

@@ -1,14 +1,19 @@
 """The plan of a search: every candidate's noise, calibrated before a record is read.
 
-Three noise parameters are calibrated, each on the private side of the budget:
-    noise of a candidate's training   on `train` (winner kept) or `search` (winner retrained)
-    noise of a candidate's score      on `validation`, which has the whole epsilon for scores
-    noise of the printed accuracy     on `test`, with the whole epsilon too
-and, if the winner is retrained, the noise of that training on `train`; for a recipe with
-validation queries (screening, a validation-driven schedule), the noise of each.
+The noise of these releases is calibrated to the budget, each in its partition of the records:
 
-Candidates may differ in their number of steps and in their recipe. The parameter mu gives each its
-noise multiplier by the CLT rule, and the price is the worst over the space (event `WorstCase`).
+| release | partition |
+|---|---|
+| a candidate's training | `search` if records are reserved for the search, else `train` |
+| a candidate's score | `validation`; `train` for low-budget evaluations |
+| final training of the winner, if it is retrained | `train` |
+| validation queries of a recipe (screening, validation-driven schedule) | `validation` |
+| selection of a variant of the trained network | `validation` |
+| test score | `test` |
+
+Candidates may differ in their number of steps and in their recipe. One parameter mu (Gaussian DP)
+determines the noise multiplier of each by the central limit theorem. The privacy cost is the worst
+case over all candidates of the space (event `WorstCase`).
 
 Source: docs/rules.md, rules 1 and 4. Proof: docs/guarantees/composition-and-partitions.md.
 """
@@ -78,9 +83,9 @@ if TYPE_CHECKING:
 
 
 def check_space(strategy: Strategy, space: Space, terms: PlanTerms) -> None:
-    """Refuse spaces with candidates that cannot be trained.
+    """Refuse spaces with candidates that cannot be trained, before the search.
 
-    A failure during the search would reveal information on a secret number of trials.
+    A failure during the search could reveal the number of trials, which may be secret.
     """
     form = bound_network_form(terms.schema, terms.most)
     space.check_fits(*form)
@@ -88,7 +93,7 @@ def check_space(strategy: Strategy, space: Space, terms: PlanTerms) -> None:
     if largest > MAX_PARAMETERS:
         raise UsageError(
             f"Space {space.name!r}: its largest network has {largest:,} parameters: expected at "
-            f"most {MAX_PARAMETERS:,}. Take fewer units, filters or layers."
+            f"most {MAX_PARAMETERS:,}. Use fewer units, filters or layers."
         )
     if not strategy.private_trials and not terms.public:
         raise UsageError(
@@ -101,7 +106,10 @@ def check_space(strategy: Strategy, space: Space, terms: PlanTerms) -> None:
 def list_trained_sizes(
     recipes: tuple[Recipe, ...], strategy: Strategy, space: Space, terms: PlanTerms
 ) -> tuple[int | None, ...]:
-    """Return the numbers of trained parameters, if a recipe's privacy cost depends on them."""
+    """Return the numbers of trained parameters of all candidates, or (None,).
+
+    They are needed if a recipe has noise other than Gaussian, whose privacy cost depends on them.
+    """
     named = next((each.noise.name for each in recipes if each.noise is not None), None)
     if named is None:
         return (None,)
@@ -121,9 +129,9 @@ def list_trained_sizes(
         candidates = list(space.entries)
     else:
         raise UsageError(
-            f"{named} noise requires few network sizes, because its privacy cost depends on the "
-            f"size; space {space.name!r} has too many: use one network, a portfolio, or Gaussian "
-            "noise."
+            f"{named} noise requires a list of networks, because its privacy cost depends on the "
+            f"number of parameters, and the networks of space {space.name!r} are too many to list: "
+            "use one network, a portfolio, or Gaussian noise."
         )
     form = bound_network_form(terms.schema, terms.most)
     return tuple(sorted({each.parameters(*form)[1] for each in candidates}))
@@ -140,7 +148,7 @@ def check_recipes(recipes: tuple[Recipe, ...], space: Space, terms: PlanTerms) -
 
 
 def check_portions(strategy: Strategy) -> None:
-    """Refuse portions without their selection rule, and the rule without portions."""
+    """Refuse a strategy with disjoint subsets but another selection rule, or vice versa."""
     if (strategy.portions > 1) != (strategy.selection_rule == PORTIONS_RULE):
         raise UsageError(
             f"Strategy {strategy.name!r} has {strategy.portions} portions and selection_rule "
@@ -163,36 +171,50 @@ def make_candidate_recipe(
 ) -> Recipe:  # fmt: skip
     """Make the recipe of a candidate: its steps, noise multiplier and learning rate.
 
-    `training.settings` defines the effect of a candidate's settings. A shorter round has fewer
-    steps; a round with less mu has more noise. `outputs` is the number of classes, 1 for a
-    regression target: the temperature depends on it.
+    Args:
+        recipes: Recipes of the plan; the candidate's settings name one of them.
+        candidate: Candidate, whose settings change the recipe (`training.settings`).
+        mu: mu (Gaussian DP) of a full training; None: no noise.
+        slots: Number of training records, including null records.
+        shape: Fractions of steps and of mu in the round.
+        outputs: Number of classes, 1 for regression; the temperature depends on it.
     """
     recipe, own = recipes[recipe_index(candidate.settings)], None if mu is None else mu * shape.mu
     whole = tune_recipe(
         recipe, candidate.settings, own, slots, candidate.learning_rate_factor(), outputs
     )
-    return replace(whole, steps=shape.shortened(whole.steps))
+    return replace(whole, steps=shape.shorten_steps(whole.steps))
 
 
 def make_training_event(
     recipes: tuple[Recipe, ...], settings: list[Settings], slots: int, mu: float,
     dimensions: tuple[int | None, ...] = (None,), shape: RoundShape = FULL_ROUND,
 ) -> Event:  # fmt: skip
-    """Return the event of one training with any of these settings: the worst of them."""
+    """Return the privacy event of one training: the worst case over possible settings.
+
+    Args:
+        recipes: Recipes of the plan.
+        settings: Settings that a candidate may have.
+        slots: Number of training records, including null records.
+        mu: mu (Gaussian DP) of a full training.
+        dimensions: Numbers of trained parameters from `list_trained_sizes`.
+        shape: Fractions of steps and of mu in the round.
+    """
     kinds = dict.fromkeys(
         (recipes[recipe_index(each)], select_cost_settings(each)) for each in settings
     )
     whole = [apply_settings_and_noise(recipe, each, mu * shape.mu, slots) for recipe, each in kinds]
-    made = [replace(each, steps=shape.shortened(each.steps)) for each in whole]
+    made = [replace(each, steps=shape.shorten_steps(each.steps)) for each in whole]
     sized = [(each, d) for each in made for d in (dimensions if each.noise else (None,))]
     events = tuple(each.event(slots, dimension) for each, dimension in sized)
     return events[0] if len(events) == 1 else WorstCase(events=events)
 
 
 ScoreRelease = ScoreNoise | ExponentialMechanism
+"""Mechanism that releases scores: noise on each, or the index of the best score alone."""
 
 VALIDATION_QUERY_LINE = "validation query"
-"""Name of the line that a recipe's validation queries during training are charged to."""
+"""Name of the line for a recipe's validation queries during training."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,11 +224,12 @@ class Plan(CalibratedPlan):
     Args:
         strategy: Search strategy.
         space: Search space.
-        recipes: Recipes of the trials, before a candidate's settings and noise. A candidate uses
-            the first unless its settings name another.
+        recipes: Recipes of the trials, before the settings and the noise of a candidate. A
+            candidate uses the first one, unless its settings name another.
         finals: Recipes of the final training; empty if the winner's weights are reused.
-        trial_mu: mu of a trial's training (Gaussian DP); None if trials are not private. With
-            low-budget evaluations: mu of one training alone, of which each has a fraction.
+        trial_mu: mu of a trial's training (Gaussian DP); None if trials are not private. For
+            low-budget evaluations: mu of a training with the whole budget, which each evaluation
+            multiplies by its fraction.
         final_mu: mu of the final training; None if the winner's weights are reused.
         score: Release mechanism of a candidate's score; None if nothing is compared.
         test: Noise of the test score, or of each entry of a released confusion matrix.
@@ -215,7 +238,7 @@ class Plan(CalibratedPlan):
             queries.
         recipe_names: Name and description of each recipe; empty for the default.
         dimensions: Numbers of trained parameters, if a recipe's privacy cost depends on them.
-        pick: Mechanism that selects a variant of the trained network; None: kept as trained.
+        pick: Mechanism that selects a variant of the trained network; None: no variants.
     """
 
     strategy: Strategy
@@ -258,7 +281,7 @@ class Plan(CalibratedPlan):
         return self.strategy.describe()
 
     def explain_idle_executors(self) -> dict[str, str]:
-        """Return, by executor, the reason why it would train nothing; empty if it would train."""
+        """Return the reason why an executor would train nothing, for each such executor."""
         why = ""
         if all(
             each.screening is not None or each.schedule.is_validation_driven
@@ -282,7 +305,7 @@ class Plan(CalibratedPlan):
 
     @property
     def winner(self) -> str:
-        """Treatment of the winner's weights, as in `result.json`."""
+        """Origin of the released weights, as stated in `result.json`."""
         if self.strategy.look_share is not None:
             return "trained anew"
         return "retrained" if self.retrained else "kept"
@@ -296,9 +319,10 @@ class Plan(CalibratedPlan):
 
     @property
     def recipe(self) -> Recipe:
-        """Recipe of the released network's training, or the first of several possible ones.
+        """Recipe of the released network's training; the first one if several are possible.
 
-        It has no noise and learning rate yet. For a single candidate, its settings are applied.
+        It has no noise and learning rate yet. If the plan has a single candidate, its settings are
+        applied.
         """
         recipes = self.finals or self.recipes
         if (only := self.strategy.single_candidate(self.space)) is None:
@@ -343,25 +367,28 @@ class Plan(CalibratedPlan):
         return make_candidate_recipe(self.finals, candidate, self.final_mu, slots, outputs=outputs)
 
     def seconds_per_training(self) -> tuple[float, float, float]:
-        """Estimate training seconds on two CPU cores: of the default, on average, and at most.
+        """Estimate the duration of one training on two CPU cores, in seconds.
 
         Each candidate has the steps and batches of its settings. An undeclared column counts as
         `ASSUMED_CATEGORIES` categories.
+
+        Returns:
+            Three estimates: for the default candidate, the mean over candidates, and the maximum.
         """
         recipes = self.finals or self.recipes
 
-        def seconds(each: Candidate) -> float:
+        def estimate_training(each: Candidate) -> float:
             recipe = apply_settings(
                 recipes[recipe_index(each.settings)], each.settings, self.released_slots
             )
-            return self._seconds(each, recipe)
+            return self._estimate_seconds(each, recipe)
 
-        usual = seconds(self.space.candidate(self.space.default_genotype()))
-        every = [*map(seconds, self.space.iterate_shapes())]
+        usual = estimate_training(self.space.candidate(self.space.default_genotype()))
+        every = [*map(estimate_training, self.space.iterate_shapes())]
         return usual, sum(every) / len(every), max(usual, *every)
 
     def preprocessing_seconds(self) -> float | None:
-        """Estimate the seconds of feature extraction for all records on two CPU cores.
+        """Estimate the duration of feature extraction for all records on two CPU cores, in seconds.
 
         None if a feature extractor has no estimate.
         """
@@ -375,10 +402,11 @@ class Plan(CalibratedPlan):
 
         Parallel trainings then end at about the same time. The order depends on public numbers.
         """
-        each = [self._seconds(one, self.trial_recipe(one, shape)) for one in candidates]
-        return sorted(range(len(candidates)), key=lambda place: -each[place])
+        seconds = [self._estimate_seconds(e, self.trial_recipe(e, shape)) for e in candidates]
+        return sorted(range(len(candidates)), key=lambda place: -seconds[place])
 
-    def _seconds(self, candidate: Candidate, recipe: Recipe) -> float:
+    def _estimate_seconds(self, candidate: Candidate, recipe: Recipe) -> float:
+        """Estimate the duration of a training on two CPU cores, in seconds."""
         shape, outputs = bound_network_form(self.schema, min(self.most, ASSUMED_CATEGORIES))
         work = measure_step_work(
             candidate.architecture, candidate.front_end.output_shape(shape), outputs
@@ -391,12 +419,12 @@ class Plan(CalibratedPlan):
         """Approximate the noise of the released model's training at other budgets.
 
         Args:
-            released: Released candidate; None: not known yet.
-            factors: Factors of the budget's epsilon.
+            released: Released candidate; None if it is not known yet.
+            factors: Factors by which the epsilon of the budget is multiplied.
 
         Returns:
-            One dictionary per factor: epsilon, noise_multiplier, signal_to_noise (mu n). The last
-            two are None if the budget is too small.
+            One dictionary per factor: `epsilon`, `noise_multiplier`, `signal_to_noise` (mu n). The
+            last two are None if the budget is too small.
         """
         slots, recipe, settings = self.released_slots, self.recipe, ()
         if released is not None:
@@ -406,7 +434,11 @@ class Plan(CalibratedPlan):
         for factor in factors:
             budget = Budget(factor * self.budget.epsilon, self.delta)
             try:
-                mu = self._mu(budget) if factor != 1.0 else self.final_mu or self.trial_mu
+                mu = (
+                    self._approximate_mu(budget)
+                    if factor != 1.0
+                    else self.final_mu or self.trial_mu
+                )
             except BudgetError:
                 mu = None
             noise = None if mu is None else apply_settings_and_noise(recipe, settings, mu, slots)
@@ -419,10 +451,10 @@ class Plan(CalibratedPlan):
             )
         return found
 
-    def _mu(self, budget: Budget) -> float:
-        """Approximate mu of the released model's training under another budget."""
+    def _approximate_mu(self, budget: Budget) -> float:
+        """Approximate the mu of the released model's training with another budget."""
         solver = PlanCalibrator(terms=replace(self, budget=budget))
-        if self.retrained:  # after looks, of about all of it: they take a few hundredths
+        if self.retrained:  # low-budget evaluations are neglected: they use a few per cent
             make_lines = _make_final_line(self._of_mu(self.finals, self.split.train)).make_lines
         else:
             of_mu = self._of_mu(self.recipes, self.split.trial_size)
@@ -459,10 +491,11 @@ class Plan(CalibratedPlan):
         return [*recipe, *self.strategy.claims(cost, delta=self.delta, validation=validation)]
 
     def _of_mu(self, recipes: tuple[Recipe, ...], slots: int) -> EventOfMu:
+        """Return the function from mu to the event of a training with these recipes."""
         return _make_event_of_mu(self.strategy, self.space, recipes, slots, self.dimensions)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the plan as plain values; two plans are the same when these are."""
+        """Return the plan as plain values, which are equal for equal plans."""
         return {
             **self.plan_json(),
             "strategy": {**self.strategy.summary(), "judged_by": self.ranking_metric.noun},
@@ -476,7 +509,7 @@ class Plan(CalibratedPlan):
 
 
 EventOfMu = Callable[[float], EventOfRound]
-"""Function from mu to the event of one training of any candidate, by the round's shape."""
+"""Function from mu to a function that maps a round's shape to the event of a training."""
 
 
 def make_plan(
@@ -488,15 +521,15 @@ def make_plan(
     """Calibrate the noise of all releases of a run.
 
     Args:
-        terms: Data, budget and split.
+        terms: Public inputs of the plan: schema, budget, split ...
         strategy: Search strategy.
         space: Search space.
-        make_recipes: Function from a partition's number of records to the recipes, without noise.
+        make_recipes: Function from the number of training records to the recipes, without noise.
         score_epsilon: Epsilon of one score; None: the largest that fits.
         free_front_ends: Whether feature extractors are fitted to public data, at no cost.
         validated_on: Name of the public data of the validation queries; None: private records.
         picks: Whether a variant of the trained network is selected on validation records.
-        dials: Solver of the noise parameters; None: calibration to the budget.
+        dials: Source of the noise parameters; None calibrates them to the budget.
 
     Returns:
         Plan: Plan whose privacy cost is at most the budget.
@@ -512,7 +545,7 @@ def make_plan(
     check_space(strategy, space, terms)
     recipes = make_recipes(split.trial_size)
     if not strategy.private_trials:
-        recipes[0].with_noise(None)  # what needs noise is refused here
+        recipes[0].with_noise(None)  # refuses recipes that require noise
     finals = make_recipes(split.train) if split.search or strategy.retrains_winner else ()
     check_recipes(recipes, space, terms)
     check_portions(strategy)
@@ -594,7 +627,7 @@ def make_plan(
 
 
 def _solve_trials(solver: PlanCalibrator, strategy: Strategy, of_mu: EventOfMu) -> float | None:
-    """Calibrate mu of the candidates' trainings; None where they have no noise."""
+    """Calibrate the mu of a trial's training and add its lines; None without privacy."""
     split = solver.terms.split
     if not strategy.private_trials:
         free = Geometric(epsilon=1.0)
@@ -608,7 +641,7 @@ def _solve_trials(solver: PlanCalibrator, strategy: Strategy, of_mu: EventOfMu) 
             f"`search_share=` cannot be used with strategy {strategy.name!r}, which trains the "
             "winner on the records of the search: leave it out."
         )
-    # Short trials have a share of the mu of one training with the whole budget.
+    # The mu of an evaluation is a fraction of that of a training with the whole budget.
     alone = solver.calibrate(_make_final_line(of_mu, "final training alone").make_lines, MU_RANGE)
     solver.lines += make_lines(alone)
     return alone
@@ -617,10 +650,10 @@ def _solve_trials(solver: PlanCalibrator, strategy: Strategy, of_mu: EventOfMu) 
 def _solve_score(
     solver: PlanCalibrator, strategy: Strategy, given: float | None, trial_mu: float | None
 ) -> ScoreRelease | None:
-    """Calibrate the release of candidates' scores: each by itself, or in one private selection.
+    """Calibrate the release of the candidates' scores and add its lines; None without scores.
 
-    Scores on the training records share the budget of the short trials: geometric noise of epsilon
-    reveals about as much as Gaussian noise of mu = epsilon, if both are small.
+    Scores on the training records share the budget of low-budget evaluations. For small values,
+    geometric noise of epsilon costs about as much as Gaussian noise of mu = epsilon.
     """
     terms, metric = solver.terms, strategy.ranking_metric(solver.terms.score_metric)
     if not strategy.scored:
@@ -650,7 +683,7 @@ def _solve_score(
 
 
 def check_queries(strategy: Strategy, split: Split, *, retrained: bool) -> None:
-    """Refuse queries of private records in a search: each candidate would need its own."""
+    """Refuse validation queries on private records in a search, or without such records."""
     once = strategy.expected_trainings == 1 and strategy.private_trials
     if strategy.scored or not once or retrained:
         raise UsageError(
@@ -680,9 +713,11 @@ def _make_event_of_mu(
 
 
 def _make_trial_lines(strategy: Strategy, split: Split, of_mu: EventOfMu) -> LinesOfValue:
+    """Return the function from mu to the lines of all trials' trainings."""
     return lambda mu: strategy.lines(of_mu(mu), split.trial_partition, "training")
 
 
 def _make_final_line(of_mu: EventOfMu, name: str = "final training") -> LineTemplate:
+    """Return the line of the final training, before its mu is calibrated."""
     knob = NoiseParameter(bounds=MU_RANGE, event=lambda mu: of_mu(mu)(FULL_ROUND))
     return LineTemplate(name=name, knob=knob, partition="train")

@@ -1,15 +1,16 @@
 """Selection with disjoint subsets: candidates train on disjoint records, one is selected privately.
 
-    train is split into k disjoint subsets of equal size; candidate i is trained on subset i;
-    z_i = its errors on the validation records;           P(i is released) ~ exp(-epsilon z_i / 2)
+    the training records are split into k disjoint subsets of equal size
+    candidate i is trained on subset i, and makes z_i errors on the validation records
+    P(i is released)  ~  exp(-epsilon z_i / 2)
 
-A record is in one subset, so all k trainings together cost as much as one: the maximum over the
+Each record is in one subset, so all k trainings together cost as much as one: the maximum over the
 subsets (parallel composition). The selection costs epsilon on the validation records for any k
-(exponential mechanism). The disadvantage is that a candidate trains on 1/k of the records. If the
-winner is retrained, the subsets are of the search partition, and it is retrained on the `train`
-partition.
+(exponential mechanism). The disadvantage is that a candidate is trained on 1/k of the records. If
+records are reserved for the search (`search_share`), the subsets are taken from these, and the
+winner is retrained on the other training records.
 
-A space with k candidates is enumerated; from another space k candidates are drawn.
+A space with k candidates is enumerated; from a larger space k candidates are drawn.
 
 Source: Yu et al., section IV-A3, after Gupta et al. 2010. Proof: docs/guarantees/portions.md.
 """
@@ -44,13 +45,13 @@ if TYPE_CHECKING:
 @STRATEGIES.register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DisjointPortions(Strategy):
-    """One training per disjoint subset, and a selection by the exponential mechanism.
+    """One training per disjoint subset of the records; the exponential mechanism selects one.
 
     Args:
         candidates: Number k of candidates and subsets, 2 or more.
 
-    Guarantee: the winner's weights, architecture and recipe together cost the worst training on
-    the records of its subset, and the selection's epsilon on the validation records.
+    Guarantee: the winner's weights, architecture and recipe together cost the most expensive
+    training on the training records, and the epsilon of the selection on the validation records.
     """
 
     name: ClassVar[str] = "portions"
@@ -74,7 +75,7 @@ class DisjointPortions(Strategy):
         return self.candidates
 
     def lines(self, price: EventOfRound, partition: str, noun: str) -> list[Line]:
-        """Return the line of a training for each subset; for scores, that of one selection."""
+        """Return one line per subset for trainings, and the line of the selection for scores."""
         event = price(FULL_ROUND)
         if noun == "score":
             assert isinstance(event, Geometric), "a selection is accounted for by its epsilon"
@@ -83,7 +84,7 @@ class DisjointPortions(Strategy):
         return [Line(name=noun, partition=place, event=event, count=1) for place in places]
 
     def charge(self, noun: str, number: int, trial: int) -> tuple[str, str]:
-        """Return a key for each training, and one for the selection, which reads all scores."""
+        """Return one key per training, and one key for all scores, which one selection reads."""
         return ("pick", "pick") if noun == "score" else (noun, f"portion {trial + 1}")
 
     def partition_of_trial(self, partition: str, trial: int) -> str:

@@ -1,11 +1,11 @@
 """Search on public data of the same kind, which leaves the whole budget to the final model.
 
-Candidates are trained on the public records like the winner on the private records: the same
-steps, and noise for the same signal mu n. A candidate that is sensitive to noise therefore loses
-here too. Scores are exact. Nothing private is read, so the search and the fit of a feature
-extractor to the public records cost nothing.
+Candidates are trained on the public records as the winner will be on the private records: with the
+same number of steps, and with noise for the same signal-to-noise ratio mu n. So a candidate that is
+sensitive to noise gets a low score here too. Scores are exact. Nothing private is read, so the
+search, and the fit of feature extractors to the public records, have no privacy cost.
 
-Source: docs/rules.md, rule 4 (`public` has price 0, and only declared-public data enters it).
+Source: docs/rules.md, rule 4 (only declared-public data are read without a charge).
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ if TYPE_CHECKING:
     from pasearch.search.plan import Plan
 
 DRAWN_CANDIDATES = 10
-"""Number of candidates that are drawn from a space; all entries of a portfolio are trained."""
+"""Number of candidates that are drawn from a space other than a portfolio."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proxy:
-    """Public records with the same schema as the private records.
+    """Public data with the same schema as the private data, on which candidates are compared.
 
     Args:
         dataset: Declared-public data set with a complete schema.
 
     Raises:
-        UnchargedReadError: Data that was not declared public.
+        UnchargedReadError: The data were not declared public.
     """
 
     dataset: Dataset
 
-    def best(self, plan: Plan, space: Space, *, device: str) -> Candidate:
-        """Return the candidate with the best score on the public records.
+    def find_best(self, plan: Plan, space: Space, *, device: str) -> Candidate:
+        """Train candidates on the public records, and return the one with the best score.
 
         Args:
             plan: Plan of the single training on the private records.
@@ -68,7 +68,8 @@ class Proxy:
         scores = []
         for number, candidate in enumerate(candidates):
             records = self.dataset.all_records(fits[candidate.front_end])
-            scores.append(self._score(plan, candidate, records, stream.child(number), device))
+            stream_of_candidate = stream.child(number)
+            scores.append(self._measure(plan, candidate, records, stream_of_candidate, device))
         return candidates[int(np.argmax(scores))]
 
     def fit(self, front_end: FrontEnd, device: str = "cpu") -> FittedFrontEnd:
@@ -82,9 +83,10 @@ class Proxy:
         fitted = front_end.fit(records.x, records.valid, None, stream, form).compose_after(before)
         return FittedFrontEnd(front_end, fitted.module, device)
 
-    def _score(
+    def _measure(
         self, plan: Plan, candidate: Candidate, records: Records, stream: Stream, device: str
     ) -> float:
+        """Train a candidate, and return its exact score count per held-out record."""
         from pasearch.engine import hold_out
         from pasearch.search.candidate_training import (
             compute_metric_counts,
@@ -112,9 +114,13 @@ class Proxy:
 
 
 def store_public_fits(plan: Plan, proxy: Proxy, folder: RunFolder, device: str) -> None:
-    """Fit the feature extractors of a plan to public data, and store them for the search.
+    """Fit the feature extractors of a plan to public data, and store them in the run's folder.
 
-    The device is that of the proxy's trainings, so that no record is transformed twice.
+    Args:
+        plan: Plan of the run.
+        proxy: Public data.
+        folder: Folder of the run.
+        device: Device of the trainings on the public data, so that transformed records are reused.
 
     Cost: none.
     """

@@ -1,16 +1,19 @@
 """Randomized searches RS and MGRS: independent candidates; the best noisy score wins.
 
-    RS      K ~ law (fixed beforehand, drawn once, kept secret);  a_1 ... a_K i.i.d. uniform in the
-            space;  train and score each;  release the weights of the winner only
-    MGRS    generation 1: RS;  generation i > 1: K_i candidates, each with probability p the winner
-            of generation i - 1, mutated, otherwise a new uniform draw
+    RS      K is drawn once from a data-independent distribution, and kept secret; a_1 ... a_K are
+            drawn uniformly from the space; each is trained and scored; only the weights of the
+            winner are released
+    MGRS    generation 1 is RS; generation i > 1 has K_i candidates, each with probability p a
+            mutation of the winner of generation i - 1, otherwise a new uniform draw
 
-Given the winner, the candidates of a generation are i.i.d. from a law that is public by then, so
-each generation is a repeat-and-select by itself, and their prices are composed. Losing trials are
-never read again. Nothing is memoised, warm-started or deduplicated.
+Given the previous winner, which is released, the candidates of a generation are independent draws
+from one distribution. So each generation is one repeat-and-select, and the generations are
+composed. Losing trials are never read again. No result is reused, and no training starts from
+another one's weights.
 
-The paper charges Gupta et al.'s theorem (Eq. 9), which needs a pure-DP base. We charge repeat-and-
-select (Papernot and Steinke 2022), by Renyi or by privacy profile, whichever is less.
+The paper uses a theorem of Gupta et al. (Eq. 9), which requires a pure-DP candidate run. Here the
+privacy cost is that of repeat-and-select (Papernot and Steinke 2022), by Renyi divergences or by
+privacy profiles, whichever is smaller.
 
 Source: Bao et al., section VIII-A, "Randomized Search" and "Multi-Generation Randomized Search",
 and IX-A (means 40, 20 and 10; mutation .7, resampling .3).
@@ -46,15 +49,20 @@ if TYPE_CHECKING:
 
 
 def draw_count(law: RunCountDistribution, stream: Stream) -> int:
-    """Return K, drawn from the law with 52 bits of the stream: the same at every resume."""
+    """Draw the number K of trainings from a distribution, by one uniform number of the stream."""
     return law.sample(stream.uniform())
 
 
 def make_trial_distribution(law: str, mean: float, cap: int | None) -> RunCountDistribution:
-    """Return the law that a request names, of a mean that it has checked.
+    """Make the distribution of the number of trainings.
+
+    Args:
+        law: Name of the distribution, such as "geometric".
+        mean: Mean number of trainings, already checked.
+        cap: Maximum at which the distribution is truncated; None: no maximum.
 
     Raises:
-        UsageError: A cap that leaves a single training.
+        UsageError: The maximum is below 2.
     """
     if cap is not None and not cap >= 2:
         raise UsageError(
@@ -65,7 +73,7 @@ def make_trial_distribution(law: str, mean: float, cap: int | None) -> RunCountD
 
 
 def check_mean_trials(candidates: float) -> None:
-    """Refuse a mean number of trainings that needs no selection, or is too large to account for."""
+    """Refuse a mean number of trainings that is at most 1, or too large."""
     if not 1 < candidates <= MAX_RUNS:
         raise UsageError(
             f"candidates is {candidates:g}: expected the mean number of trainings, above 1 (a "
@@ -74,18 +82,19 @@ def check_mean_trials(candidates: float) -> None:
 
 
 class SecretCountStrategy(Strategy):
-    """Base of strategies with a secret number of trainings.
+    """Base class of strategies with a secret number of trainings.
 
-    Guarantee: only the distribution of the number is public.
+    Guarantee: only the distribution of the number is released.
     """
 
     selection_rule: ClassVar[str] = "repeat-and-select"
     printed: ClassVar[str] = "the paper prints 3.51 for its settings, this formula gives 3.486"
+    """Comparison of the bound's formula with the number that the paper prints."""
 
     def claims(
         self, cost: Callable[[RoundShape], float], *, delta: float, validation: int
     ) -> list[PublishedBound]:
-        """Return the published bound (Eq. 9, corrected, per generation); it is never charged."""
+        """Return the published bound (Eq. 9, corrected), which is never charged."""
         if not (epsilon := cost(FULL_ROUND)) > 0.0:
             return []
         return [
@@ -102,12 +111,12 @@ class SecretCountStrategy(Strategy):
 @STRATEGIES.register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RandomizedSearch(SecretCountStrategy):
-    """Repeat-and-select over candidates drawn uniformly from the space.
+    """RS: repeat-and-select over candidates that are drawn uniformly from the space.
 
     Args:
-        law: The law of the number of trainings.
+        law: Distribution of the number of trainings.
 
-    Guarantee: the winner's weights and architecture, together, cost one `RepeatAndSelect`.
+    Guarantee: the winner's weights and architecture together cost one `RepeatAndSelect`.
     """
 
     name: ClassVar[str] = "rs"
@@ -130,12 +139,12 @@ class RandomizedSearch(SecretCountStrategy):
         return (self.law,)
 
     def lines(self, price: EventOfRound, partition: str, noun: str) -> list[Line]:
-        """Return the line of one repeat-and-select, charged before the first trial."""
+        """Return the line of one repeat-and-select, which is charged before the first trial."""
         selection = RepeatAndSelect(event=price(FULL_ROUND), law=self.law)
         return [Line(name=noun, partition=partition, event=selection, count=1)]
 
     def charge(self, noun: str, number: int, trial: int) -> tuple[str, str]:
-        """Return one key for all trials: they are one release."""
+        """Return the same key for all trials, because together they are one release."""
         return noun, "search"
 
     def ask(self, state: SearchState, space: Space, stream: Stream) -> TrialRound | None:
@@ -158,7 +167,7 @@ class RandomizedSearch(SecretCountStrategy):
 
 
 def draw_genotypes(space: Space, stream: Stream, count: int) -> tuple[Genotype, ...]:
-    """Return `count` independent genotypes."""
+    """Draw `count` independent genotypes of a space."""
     generator = stream.generator()
     return tuple(space.draw(generator) for _ in range(count))
 
@@ -170,14 +179,14 @@ MAX_GENERATIONS = 30
 @STRATEGIES.register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MultiGenerationRandomizedSearch(SecretCountStrategy):
-    """One repeat-and-select per generation, composed; only winners carry over.
+    """MGRS: one repeat-and-select per generation; only its winner is used in the next generation.
 
     Args:
-        laws: The law of the number of trainings of each generation.
-        mutation: Probability p that a candidate is the winner, mutated.
+        laws: Distribution of the number of trainings, for each generation.
+        mutation: Probability p that a candidate is a mutation of the previous winner.
 
-    Guarantee: the winners of all generations, together, cost the composition of their
-    `RepeatAndSelect` events.
+    Guarantee: the winners of all generations together cost the composition of one
+    `RepeatAndSelect` per generation.
     """
 
     name: ClassVar[str] = "mgrs"
@@ -196,7 +205,7 @@ class MultiGenerationRandomizedSearch(SecretCountStrategy):
 
     def __post_init__(self) -> None:
         if not self.laws:
-            raise UsageError("mgrs has no generation: expected the law of one at least.")
+            raise UsageError("mgrs has no generation: expected one distribution or more in laws.")
         if not 0.0 <= self.mutation <= 1.0:
             raise UsageError(f"mutation is {self.mutation!r}: expected a number in [0, 1].")
 
@@ -208,17 +217,22 @@ class MultiGenerationRandomizedSearch(SecretCountStrategy):
         law: str = "geometric",
         max_candidates: int | None = None,
     ) -> Self:
-        """Make a search with mean number `candidates` of trainings in the first generation.
+        """Make a search from options of a request.
 
-        Each further generation has half of the previous mean, truncated at `max_candidates`.
+        Args:
+            candidates: Mean number of trainings in the first generation; each further generation
+                has half of the previous mean.
+            generations: Number of generations.
+            law: Name of the distribution of the number of trainings.
+            max_candidates: Maximum at which each distribution is truncated; None: no maximum.
         """
         check_mean_trials(candidates)
         count = check_positive_integer("generations", generations, most=MAX_GENERATIONS)
         means = [candidates / 2**number for number in range(count)]
         if law != "poisson" and not means[-1] > 1:
             raise UsageError(
-                f"candidates is {candidates:g}: expected above {2 ** (count - 1)}, since its mean "
-                f"is halved in each of {count} generations and the last must be above 1."
+                f"candidates is {candidates:g}: expected above {2 ** (count - 1)}, because the "
+                f"mean is halved in each of {count} generations and must stay above 1."
             )
         return cls(laws=tuple(make_trial_distribution(law, mean, max_candidates) for mean in means))
 
@@ -226,7 +240,7 @@ class MultiGenerationRandomizedSearch(SecretCountStrategy):
     def from_values(cls, **values: Any) -> Self:
         laws = values["laws"]
         if not isinstance(laws, list):
-            raise UsageError(f"Strategy {cls.name!r} has laws {laws!r}: expected a list of laws.")
+            raise UsageError(f"Strategy {cls.name!r} has laws {laws!r}: expected a list.")
         return cls(
             **{**values, "laws": tuple(RunCountDistribution.from_json(each) for each in laws)}
         )
@@ -249,7 +263,7 @@ class MultiGenerationRandomizedSearch(SecretCountStrategy):
         ]
 
     def charge(self, noun: str, number: int, trial: int) -> tuple[str, str]:
-        """Return one key per generation: its trials are one release."""
+        """Return one key per generation, because its trials together are one release."""
         return f"{noun}, generation {number + 1}", "search"
 
     def ask(self, state: SearchState, space: Space, stream: Stream) -> TrialRound | None:
@@ -278,7 +292,7 @@ class MultiGenerationRandomizedSearch(SecretCountStrategy):
         return sum(law.mean for law in self.laws)
 
     def quantile(self, share: float) -> int:
-        """Return a quantile of the total by a union bound over the generations."""
+        """Return an upper bound of the quantile of the total number of trainings (union bound)."""
         return sum(law.quantile(1.0 - (1.0 - share) / len(self.laws)) for law in self.laws)
 
     def describe(self) -> str:

@@ -6,23 +6,23 @@
     strategy.best(state)
 
 A strategy draws all its randomness from the given stream, by round. The same keys and the same
-fitness therefore give the same search, which is all that a resumed run needs.
+fitness therefore give the same search, so that a resumed run can repeat it.
 
-`lines` states the privacy cost of the whole search before any trial. Q below is one candidate run:
-one training (and, on the validation records, one noisy score).
+`lines` states the privacy cost of the whole search before any trial. Q is one candidate run: one
+training on the training records, and one noisy score on the validation records.
 
-| strategy | training records | why |
+| strategy | charged releases | reason |
 |---|---|---|
 | `fixed` | one training | nothing is compared |
-| `rs` | repeat-and-select of Q | K from a fixed law, the winner only (Papernot and Steinke 2022) |
-| `mgrs` | one repeat-and-select a generation, composed | the next one sees released winners only |
-| `paas` | generations x population copies of Q | adaptive, so composed; equal ones are one |
-| `portions` | the worst of its trainings | each has disjoint records (Yu et al.) |
-| `ahead`, `insured` | short trials, then one training | composed, on the same records |
-| `grid` | every candidate at every level, then one training | composed, on the same records |
+| `rs` | one repeat-and-select of Q | a secret number of runs; only the winner is released |
+| `mgrs` | one repeat-and-select per generation | composition; only winners are passed on |
+| `paas` | generations x population copies of Q | composition; equal candidates count once |
+| `portions` | the worst of its trainings | they read disjoint records (Yu et al.) |
+| `ahead`, `insured` | low-budget evaluations, one training | composition on the same records |
+| `grid` | every candidate at every level, one training | composition on the same records |
 | `stw` | none | the search is not private: declared-public data only |
 
-A strategy is one class: docs/extending.md.
+docs/extending.md explains how to write a strategy.
 
 Source: docs/rules.md, rules 8 and 10. Proof: docs/guarantees/repeat-and-select.md.
 """
@@ -59,10 +59,10 @@ if TYPE_CHECKING:
 
 
 PORTIONS_RULE = "disjoint portions"
-"""Selection rule in which candidates are trained on disjoint subsets of the records."""
+"""Selection rule for candidates that are trained on disjoint subsets of the records."""
 
 Fitness = tuple[float, int]
-"""(noisy score, random tie-break) of a trial; a failed trial scores minus infinity."""
+"""Pair (noisy score, random tie-break) of a trial; the score of a failed trial is -inf."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,8 +83,8 @@ class RoundShape:
         for name in ("steps", "mu"):
             object.__setattr__(self, name, check_probability(name, getattr(self, name)))
 
-    def shortened(self, steps: int) -> int:
-        """Return the number of steps of the shortened training, at least 1."""
+    def shorten_steps(self, steps: int) -> int:
+        """Return the number of steps of a training in this round, at least 1."""
         return max(1, round(steps * self.steps))
 
 
@@ -96,12 +96,12 @@ EventOfRound = Callable[[RoundShape], Event]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialRound:
-    """Candidates that may be trained in parallel, because none depends on another's outcome.
+    """Round of trials, which may run in parallel because none depends on another's result.
 
     Args:
         number: Index of the round, from 0.
-        genotypes: Candidates to train, repeats included.
-        shape: Length and noise of the trainings; one of the shapes that `lines` accounts for.
+        genotypes: Genotypes of the candidates, possibly with repeats.
+        shape: Length and noise of the trainings; one of the shapes for which `lines` accounts.
     """
 
     number: int
@@ -111,32 +111,31 @@ class TrialRound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchState:
-    """State of a search: the rounds so far and the fitness of their candidates."""
+    """State of a search: the finished rounds and the fitness of their candidates."""
 
     rounds: tuple[TrialRound, ...] = ()
     fitness: tuple[tuple[Fitness, ...], ...] = ()
 
     def winner(self, number: int) -> int:
-        """Return the index of the fittest candidate of a round."""
+        """Return the index of the candidate with the highest fitness in a round."""
         fitness = self.fitness[number]
         return max(range(len(fitness)), key=fitness.__getitem__)
 
 
 class Strategy(NamedComponent, ABC):
-    """Search strategy: a frozen dataclass of settings. The module describes the protocol."""
+    """Base class of search strategies, which are frozen dataclasses of their settings."""
 
     selection_rule: ClassVar[str]
     """Selection rule, a key of `planning.SELECTION_RULES`; it determines the privacy cost."""
     request_options: ClassVar[tuple[str, ...]] = ()
-    """What of candidates, generations, law and max_candidates a request may set; see
-    `from_request`."""
+    """Options of a request that the strategy accepts, the arguments of `from_request`."""
     internal_settings: ClassVar[tuple[str, ...]] = ()
-    """Fields that no request sets: told, in words and JSON, only where they are not as usual."""
+    """Fields that no option sets. Descriptions and JSON contain those that were changed."""
     scored: ClassVar[bool] = True  # whether candidates are compared
     scored_on: ClassVar[str] = "validation"
-    """The partition that scores are of: "validation", or "train", which then pays for them too."""
+    """Partition whose records score the candidates: "validation" or "train"."""
     memoised: ClassVar[bool] = False
-    """Whether a repeated candidate reuses its result (allowed only under composition)."""
+    """Whether a repeated candidate reuses its result; allowed only with rule "composition"."""
     private_trials: ClassVar[bool] = True  # whether trials are trained with differential privacy
 
     @property
@@ -163,7 +162,7 @@ class Strategy(NamedComponent, ABC):
 
     @property
     def retrains_winner(self) -> bool:
-        """Whether the winner is retrained, whichever records the search reads."""
+        """Whether the winner is retrained even if no records are reserved for the search."""
         return self.look_share is not None or not self.private_trials
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -173,36 +172,34 @@ class Strategy(NamedComponent, ABC):
 
     @classmethod
     def from_request(cls, **given: Any) -> Self:
-        """Return the strategy with the settings that a request gives, of `request_options`.
-
-        A subclass names them, with the defaults of a request.
-        """
+        """Make the strategy from options of a request, those in `request_options`."""
         return cls(**given)
 
     @classmethod
     def from_values(cls, **values: Any) -> Self:
-        """Return it from the plain values of its fields, as `to_json` writes them."""
+        """Make the strategy from the plain values of its fields, as `to_json` returns them."""
         return cls(**values)
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values, which `strategy_from_json` reads."""
-        told = {**self._fields(unasked=False), **self.changed_settings()}
+        """Return plain values, from which `strategy_from_json` restores the strategy."""
+        shown = {**self._fields(unasked=False), **self.changed_settings()}
         return {
             "name": self.name,
-            **{name: _to_plain_values(value) for name, value in told.items()},
+            **{name: _to_plain_values(value) for name, value in shown.items()},
         }
 
     def changed_settings(self) -> dict[str, float]:
-        """Return the fields of `internal_settings` that are not as usual."""
+        """Return the fields in `internal_settings` that differ from their defaults."""
         usual = {each.name: each.default for each in fields(self)}  # pyright: ignore[reportArgumentType]
         return {n: v for n, v in self._fields(unasked=True).items() if v != usual[n]}
 
     def _fields(self, *, unasked: bool) -> dict[str, Any]:
+        """Return the fields that are, or are not, in `internal_settings`."""
         names = [each.name for each in fields(self)]  # pyright: ignore[reportArgumentType]
         return {n: getattr(self, n) for n in names if (n in self.internal_settings) is unasked}
 
     def describe_changed_settings(self) -> str:
-        """Return them in words, behind a semicolon; nothing where there are none."""
+        """Describe the changed internal settings, each after a semicolon; "" without any."""
         return "".join(f"; {name} {value:g}" for name, value in self.changed_settings().items())
 
     def summary(self) -> dict[str, Any]:
@@ -216,16 +213,16 @@ class Strategy(NamedComponent, ABC):
 
     @property
     def candidate_count(self) -> int | None:
-        """Number of compared candidates, a public constant; None if it is random."""
+        """Number of compared candidates, which is public; None if it is random."""
         return None
 
     @property
     def trial_distributions(self) -> tuple[RunCountDistribution, ...]:
-        """The law of each round's secret number of trainings, where it has one."""
+        """Distribution of the secret number of trainings of each round; empty if it is public."""
         return ()
 
     def within(self, space: Space) -> Self:
-        """Return it for a space: what it plans may follow from how many candidates that has."""
+        """Return the strategy adapted to a space, such as to its number of candidates."""
         return self
 
     @property
@@ -234,7 +231,7 @@ class Strategy(NamedComponent, ABC):
         return round(self.expected_trainings)
 
     def possible_winners(self, scores: Sequence[float]) -> list[int]:
-        """Return the indices of the trials that `best` may have chosen; several in case of ties.
+        """Return the indices of the trials that `best` may have chosen; several if scores tie.
 
         Args:
             scores: Noisy score counts of all trials, in order; minus infinity for a failed one.
@@ -248,12 +245,14 @@ class Strategy(NamedComponent, ABC):
         Args:
             price: Function from a round's shape to the event of one access to the partition.
             partition: Name of the partition.
-            noun: "training" or "score": the first word of the lines' names.
+            noun: "training" or "score", with which the names of the lines begin.
         """
 
     @abstractmethod
     def charge(self, noun: str, number: int, trial: int) -> tuple[str, str]:
-        """Return (name of the line, key of the release) for a trial of a round.
+        """Return the name of the line and the key of the release to which a trial is charged.
+
+        Trials with the same line and key are charged once.
 
         Args:
             noun: "training" or "score".
@@ -263,30 +262,30 @@ class Strategy(NamedComponent, ABC):
 
     @property
     def portions(self) -> int:
-        """Number of disjoint subsets of the training records, one per candidate; else 1."""
+        """Number of disjoint subsets of the training records, one per candidate; 1: no subsets."""
         return 1
 
     def partition_of_trial(self, partition: str, trial: int) -> str:
-        """Return the name of the partition, or subset, that a trial is trained on."""
+        """Return the name of the partition, or of its subset, on which a trial is trained."""
         return partition
 
     @abstractmethod
     def ask(self, state: SearchState, space: Space, stream: Stream) -> TrialRound | None:
-        """Return the next round, or None when the search is over."""
+        """Return the next round of trials; None at the end of the search."""
 
     @property
     @abstractmethod
     def expected_trainings(self) -> float:
-        """The expected number of trainings: a public constant."""
+        """Expected number of trainings, which is public."""
 
     @property
     def expected_work(self) -> float:
-        """Expected total number of steps, in full trainings."""
+        """Expected total number of steps, divided by that of a full training."""
         return self.expected_trainings
 
     @abstractmethod
     def describe(self) -> str:
-        """Return the law of the number of trainings, one line that names every setting."""
+        """Describe the trainings of the search in one line that names every setting."""
 
     def claims(
         self, cost: Callable[[RoundShape], float], *, delta: float, validation: int
@@ -311,7 +310,7 @@ class Strategy(NamedComponent, ABC):
         return SearchState(rounds=(*state.rounds, finished), fitness=(*state.fitness, fitness))
 
     def best(self, state: SearchState) -> tuple[int, int]:
-        """Return (round, index) of the candidate that won: the fittest of the last round."""
+        """Return the winner as (index of the round, index in it): the fittest of the last round."""
         last = len(state.rounds) - 1
         return last, state.winner(last)
 
@@ -325,23 +324,24 @@ class Strategy(NamedComponent, ABC):
         return space.settings() if only is None else [only.settings]
 
     def front_ends(self, space: Space) -> tuple[FrontEnd, ...]:
-        """Return every front end that a candidate may have."""
+        """Return every feature extractor that a candidate may have."""
         only = self.single_candidate(space)
         return space.front_ends() if only is None else (only.front_end,)
 
     def quantile(self, share: float) -> int:
-        """Return a number of trainings not exceeded with probability `share`."""
+        """Return the number of trainings that is not exceeded with probability `share`."""
         return round(self.expected_trainings)
 
 
 def _to_plain_values(value: Any) -> Any:
+    """Convert the value of a field to JSON values."""
     if isinstance(value, tuple):
         return [_to_plain_values(each) for each in value]
     return value.to_json() if isinstance(value, RunCountDistribution) else value
 
 
 def check_candidate_count(candidates: float) -> int:
-    """Check a number of candidates that must be an integer."""
+    """Return a number of candidates as an integer, after checks."""
     number = check_positive("candidates", candidates)
     if not number.is_integer():
         raise UsageError(f"candidates is {candidates}: expected an integer, 1 or above.")
@@ -403,12 +403,11 @@ class FixedStrategy(Strategy):
 
 
 def make_strategy(name: str, **settings: Any) -> Strategy:
-    """Return a strategy.
+    """Make a strategy from its name and the options of a request.
 
     Args:
-        name: One of `STRATEGIES`.
-        settings: candidates, generations, rungs, law, max_candidates, shares and repeats, where the
-            strategy takes them; None: the default.
+        name: Name of the strategy, one of `STRATEGIES` or an alias.
+        settings: Values of options in `request_options` of the strategy; None means the default.
 
     Raises:
         UsageError: Unknown name, or a setting that the strategy does not have.
@@ -422,15 +421,15 @@ def make_strategy(name: str, **settings: Any) -> Strategy:
     given = {setting: value for setting, value in settings.items() if value is not None}
     if unknown := [setting for setting in given if setting not in kind.request_options]:
         has = ", ".join(f"`{each}=`" for each in kind.request_options) or "no settings"
-        raise UsageError(f"Strategy {name!r} takes no `{unknown[0]}=`: it has {has}.")
+        raise UsageError(f"Strategy {name!r} has no option `{unknown[0]}=`: it has {has}.")
     return kind.from_request(**given)
 
 
 def strategy_from_json(values: object) -> Strategy:
-    """Read what a strategy's `to_json` wrote.
+    """Restore a strategy from the values that `to_json` returned.
 
     Raises:
-        UsageError: An unknown strategy, a field it lacks, or a value that it refuses.
+        UsageError: An unknown strategy or field, or an invalid value.
     """
     kind, given = resolve_named_type("strategy", STRATEGIES.kinds(), values)
     return kind.from_values(**given)

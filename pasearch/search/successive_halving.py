@@ -1,32 +1,33 @@
 """Successive halving (`ahead`) and default-protected successive halving (`insured`).
 
-    mu      mu of one training alone with the privacy budget (Gaussian DP)
+    mu      mu (Gaussian DP) of a training with the whole privacy budget
     looks   low-budget evaluations: k candidates trained on all training records at mu sqrt(s / k)
-    scores  of those trainings, on the same records, each at epsilon mu sqrt(c / k)
+    scores  of these networks, on the same records, each at epsilon mu sqrt(c / k)
     final   the winner, retrained on the same records with the rest, about mu sqrt(1 - s - c)
 
-Gaussian budgets add in squares, so small fractions s and c leave nearly all of mu: .08 and .03
-leave .943 of it, with no record set aside. Low-budget evaluations, scores and final training are
-composed, so every trial may be shown. A low-budget training has too little signal to overfit its
-records. It is ranked by its Brier score if the run reports accuracy, because a network whose
-learning rate is far too low has a similar accuracy and a low confidence.
+Squared values of mu add up, so small fractions s and c leave most of mu: .08 and .03 leave .943 of
+it, and no record is reserved. Low-budget evaluations, scores and final training are composed, so
+every trial may be shown. A low-budget training has too little signal to overfit its records. If the
+run reports accuracy, candidates are ranked by the Brier score: it also detects a learning rate that
+is far too low, which reduces the confidence but hardly the accuracy.
 
-With `rungs` (rounds of successive halving) the better half of the candidates is evaluated again,
-with twice the squared budget each.
+With `rungs` (rounds of successive halving), the better half of the candidates is evaluated again,
+each with twice the squared budget.
 
-`ahead` takes the best score. `insured` has the default among its candidates, and takes another one
-only if that is expected to be better *at the final noise*, according to measurements on public data
-(the study behind the portfolio):
+`ahead` selects the best score. `insured` has the default among its candidates. It selects another
+candidate e only if e is expected to be better *at the final noise*, according to measurements on
+public data (the study behind the portfolio):
 
     c_e + t (score_e - score_default) > 0,      t = Cov(look, final) / (Var(look) + noise^2)
 
-look, final: lead of candidate e over the default at the noise of a low-budget evaluation, and of
-the final training, over the study's data sets. t is a shrinkage factor (regression slope), and c_e
-is the mean final lead minus t times the mean lead at the look. This is the best linear prediction
-of the final lead. Noisier scores give a smaller t, and the default is kept. The best of several
-scores is biased by its noise, so a lead must also be `MIN_LEAD_DEVIATIONS` standard deviations of a
-difference of scores. The budget of the evaluations is the largest of `LOOK_SHARES` that costs the
-default at most `MAX_PREDICTED_LOSSES` in the study.
+Here `look` is the lead of candidate e over the default at the noise of a low-budget evaluation, and
+`final` the lead at the noise of the final training; both vary over the data sets of the study. t is
+a shrinkage factor (regression slope), and c_e is the mean of `final` minus t times the mean of
+`look`. This is the best linear prediction of the final lead. Noisier scores give a smaller t, so
+that the default is kept. The best of several noisy scores is too high on average, so a lead must
+also be at least `MIN_LEAD_DEVIATIONS` standard deviations of a difference of scores. The
+evaluations use the largest fraction in `LOOK_SHARES` that reduces the accuracy of the default by at
+most `MAX_PREDICTED_LOSSES` in the study.
 
 Source: original to this project; composition of Gaussian mechanisms as in Dong, Roth and Su 2022;
 successive halving as in Jamieson and Talwalkar 2016.
@@ -69,21 +70,25 @@ if TYPE_CHECKING:
     from pasearch.spaces.space import Genotype, Space
 
 DISAGREEMENT_RATE = 0.25
-"""Fraction of records on which two candidates differ, if they differ much. It gives the sampling
-variance of a difference of two scores; Brier scores have less."""
+"""Assumed fraction of records for which exactly one of two candidates is correct.
+
+It is the sampling variance of a difference of two scores of one record. For candidates that differ
+much it is about this large, and for Brier scores it is smaller."""
 
 MIN_LEAD_DEVIATIONS = 1.5
 """Minimum lead over the default, in standard deviations of a difference of scores."""
 
 LOOK_SHARES = (0.2, 0.12, 0.08, 0.05, 0.03, 0.02)
-"""Fractions of the squared budget that `insured` may use for low-budget evaluations."""
+"""Fractions of the squared mu from which `insured` chooses one for low-budget evaluations."""
 
 SCORE_TO_LOOK_RATIO = 0.4
-"""Squared budget of the scores, as a fraction of that of the low-budget evaluations."""
+"""Squared mu of all scores, as a fraction of that of all low-budget evaluations."""
 
 MAX_PREDICTED_LOSSES = {True: (0.0025, 0.9), False: (0.003, 0.8)}
-"""(Maximum accuracy loss, quantile over the study's data sets) if the default is the best choice;
-keyed by whether the study has measured the default. An unmeasured default is wrong more often."""
+"""Maximum loss of accuracy by evaluations if the default is the best model, with its quantile.
+
+The quantile is over the data sets of the study. The key says whether the study has measured the
+default. A default that was not measured is a bad choice more often, so its limit is less strict."""
 
 
 @STRATEGIES.register
@@ -94,8 +99,8 @@ class SuccessiveHalving(Strategy):
     Args:
         candidates: Number k of candidates, 2 or more; the space's default is one of them.
         rungs: Number of successive-halving rounds, 1 or more.
-        looks: Fraction s of the squared budget of one training for all low-budget evaluations.
-        scores: Fraction c of the squared budget of one training for all scores.
+        looks: Fraction s of the squared mu for all low-budget evaluations.
+        scores: Fraction c of the squared mu for all scores.
 
     Guarantee: every trial may be shown; low-budget evaluations, scores and final training are
     composed on the same records.
@@ -113,7 +118,9 @@ class SuccessiveHalving(Strategy):
 
     def __post_init__(self) -> None:
         check_multiple_candidates(self.candidates)
-        if not check_positive_integer("rungs", self.rungs) <= (most := max_rounds(self.candidates)):
+        if not check_positive_integer("rungs", self.rungs) <= (
+            most := compute_max_rounds(self.candidates)
+        ):
             raise UsageError(
                 f"rungs is {self.rungs}: expected at most {most} for {self.candidates} candidates, "
                 "because each round keeps half of them."
@@ -143,7 +150,9 @@ class SuccessiveHalving(Strategy):
                 "`strategy=fixed`."
             )
         candidates = min(self.candidates, space.count())
-        return replace(self, candidates=candidates, rungs=min(self.rungs, max_rounds(candidates)))
+        return replace(
+            self, candidates=candidates, rungs=min(self.rungs, compute_max_rounds(candidates))
+        )
 
     @property
     def candidate_count(self) -> int:
@@ -155,7 +164,7 @@ class SuccessiveHalving(Strategy):
         return tuple(max(2, math.ceil(self.candidates / 2**rung)) for rung in range(self.rungs))
 
     def shape(self, rung: int) -> RoundShape:
-        """Return the shape of a round: the fraction of mu of each evaluation."""
+        """Return the shape of the evaluations in a round, by its index."""
         return RoundShape(mu=math.sqrt(self.looks / (self.rungs * self.sizes[rung])))
 
     @property
@@ -190,10 +199,11 @@ class SuccessiveHalving(Strategy):
         return self._line(number) if noun == "training" else noun, f"trial {trial}"
 
     def _line(self, rung: int) -> str:
+        """Return the name of the line of a round, by its index."""
         return "training, look" + (f", rung {rung + 1}" if self.rungs > 1 else "")
 
     def ask(self, state: SearchState, space: Space, stream: Stream) -> TrialRound | None:
-        """Return the next round: the default and others, then the survivors of the last round."""
+        """Return the first round (the default and others), or the best of the previous round."""
         rung = len(state.rounds)
         if not rung:
             genotypes = draw_distinct_genotypes(space, self.candidates, stream.child("others"))
@@ -212,10 +222,10 @@ class SuccessiveHalving(Strategy):
         return sorted(sorted(range(len(scores)), key=lambda place: -scores[place])[:size])
 
     def trace_rounds(self, scores: Sequence[float]) -> list[list[int]]:
-        """Return the candidates of each round, as indices into the first round.
+        """Return the indices of the candidates of each round, counted in the first round.
 
         Args:
-            scores: Scores of all evaluations, round by round.
+            scores: Scores of all evaluations, in order.
         """
         rungs, start = [list(range(self.candidates))], 0
         for size in self.sizes[1:]:
@@ -231,7 +241,7 @@ class SuccessiveHalving(Strategy):
         return [start + place for place in self.find_winners(scores[start:], places)]
 
     def find_winners(self, scores: Sequence[float], places: list[int]) -> list[int]:
-        """Return the indices in the last round that may win; several in case of ties.
+        """Return the indices of the candidates of the last round that may win; several if tied.
 
         Args:
             scores: Scores of the last round.
@@ -244,9 +254,10 @@ class SuccessiveHalving(Strategy):
         return float(sum(self.sizes))
 
     def describe(self) -> str:
-        return self._looks() + self.describe_changed_settings()
+        return self._describe_evaluations() + self.describe_changed_settings()
 
-    def _looks(self) -> str:
+    def _describe_evaluations(self) -> str:
+        """Describe the evaluations and the final training, without changed settings."""
         more = f" in {self.rungs} successive-halving rounds" if self.rungs > 1 else ""
         return (
             f"low-budget evaluation of {self.candidates} candidates{more} (a small fraction of the "
@@ -254,15 +265,20 @@ class SuccessiveHalving(Strategy):
         )
 
 
-def max_rounds(candidates: int) -> int:
-    """Return the largest number of rounds whose last one has two candidates or more."""
+def compute_max_rounds(candidates: int) -> int:
+    """Return the maximum number of rounds, such that the last round has two candidates."""
     return max(1, math.ceil(math.log2(candidates)))
 
 
 def draw_distinct_genotypes(space: Space, count: int, stream: Stream) -> tuple[Genotype, ...]:
-    """Draw different genotypes, the default first; all of a space with at most `count`.
+    """Draw different genotypes, the default first.
 
-    A small space is enumerated in order.
+    A space with at most `count` genotypes, or with a single gene, is enumerated in order.
+
+    Args:
+        space: Space to draw from.
+        count: Number of genotypes; fewer are returned if the space has fewer.
+        stream: Random stream of the draw.
     """
     default = space.default_genotype()
     if space.count() <= count:
@@ -283,12 +299,14 @@ class ProtectedHalving(SuccessiveHalving):
     """Successive halving that keeps the default unless another is expected to be better finally.
 
     Args:
-        trust: Shrinkage factor t: the fraction of a lead that is expected to remain.
-        handicaps: Prior lead c_e of each candidate in score counts; 0 for the default. None: not
-            known yet, `set_prior_leads` sets them.
-        least: Minimum lead that counts, in score counts.
+        trust: Shrinkage factor t: the fraction of a lead that is expected to remain at the final
+            noise.
+        handicaps: Prior lead c_e of each candidate, in score counts; 0 for the default. None: not
+            known yet (`set_prior_leads`).
+        least: Minimum lead that is considered, in score counts.
 
-    Guarantee: same as successive halving: the choice follows from noisy scores and public numbers.
+    Guarantee: the same as for successive halving, because the choice depends on noisy scores and
+    public numbers only.
     """
 
     name: ClassVar[str] = "insured"
@@ -313,7 +331,7 @@ class ProtectedHalving(SuccessiveHalving):
             )
 
     def best(self, state: SearchState) -> tuple[int, int]:
-        """Return the candidate of the largest expected lead over the default."""
+        """Return the candidate with the largest expected lead over the default."""
         every = [[score for score, _ in rung] for rung in state.fitness]
         places = self.trace_rounds([score for rung in every for score in rung])[-1]
         if not math.isfinite(every[-1][0]):
@@ -334,7 +352,7 @@ class ProtectedHalving(SuccessiveHalving):
         if not math.isfinite(scores[0]):
             return SuccessiveHalving.find_winners(self, scores, places)
         own = np.zeros(self.candidates) if self.handicaps is None else np.array(self.handicaps)
-        finished = np.isfinite(scores)  # one that failed is never taken
+        finished = np.isfinite(scores)  # a failed candidate is never selected
         leads = np.where(finished, scores, scores[0]) - scores[0]
         expected = np.where(
             finished & (leads >= self.least), own[places] + self.trust * leads, -math.inf
@@ -343,8 +361,8 @@ class ProtectedHalving(SuccessiveHalving):
         return [int(np.argmax(expected))]
 
     @property
-    def may_lose(self) -> bool:
-        """Whether any evaluation could replace the default."""
+    def may_replace_default(self) -> bool:
+        """Whether any scores would select another candidate than the default."""
         own = self.handicaps or (0.0,)
         return self.trust > 0.0 or max(own) > 0.0
 
@@ -361,14 +379,14 @@ class ProtectedHalving(SuccessiveHalving):
         if "trust" in unusual:
             own += f"; shrinkage {self.trust:g} of a lead"
         if self.handicaps is not None:
-            told = ", ".join(f"{each:g}" for each in self.handicaps)
-            own += f"; prior leads from public data, in score counts: {told}"
+            leads = ", ".join(f"{each:g}" for each in self.handicaps)
+            own += f"; prior leads from public data, in score counts: {leads}"
         return own
 
     def describe(self) -> str:
         return (
-            f"{self._looks()}; the default is kept unless another is clearly better"
-            f"{'' if self.may_lose else ', which cannot be detected at this noise'}"
+            f"{self._describe_evaluations()}; the default is kept unless another is clearly better"
+            f"{'' if self.may_replace_default else ', which cannot be detected at this noise'}"
             f"{self.describe_changed_settings()}"
         )
 
@@ -380,7 +398,7 @@ class StudyLeads:
     Args:
         look: Leads in accuracy at the noise of a low-budget evaluation, (data sets, entries).
         final: Leads in accuracy at the noise of the final training, (data sets, entries).
-        noise: Variance of the difference of two scores, as accuracy.
+        noise: Variance of the difference of two noisy scores, in units of squared accuracy.
     """
 
     look: np.ndarray
@@ -392,18 +410,18 @@ class StudyLeads:
         """Shrinkage factor t: regression slope of the final lead on the noisy lead, in [0, 1]."""
         look, final = (each - each.mean(axis=0) for each in (self.look, self.final))
         count = max(1, (len(look) - 1) * (look.shape[1] - 1))
-        together, spread = float(np.sum(look * final)) / count, float(np.sum(look**2)) / count
-        seen = spread + self.noise
-        return float(np.clip(together / seen, 0.0, 1.0)) if seen > 0.0 else 0.0
+        covariance, variance = (float(np.sum(look * each)) / count for each in (final, look))
+        total = variance + self.noise
+        return float(np.clip(covariance / total, 0.0, 1.0)) if total > 0.0 else 0.0
 
     @property
     def prior_leads(self) -> np.ndarray:
-        """Prior lead c_e of each entry as accuracy, (entries,); 0 for the first."""
+        """Prior lead c_e of each entry, in accuracy, (entries,); 0 for the first."""
         return self.final.mean(axis=0) - self.shrinkage * self.look.mean(axis=0)
 
 
-def difference_variance(plan: Plan) -> float:
-    """Return the variance of the difference of two candidates' scores, as accuracy."""
+def compute_difference_variance(plan: Plan) -> float:
+    """Return the variance of the difference of two noisy scores, in units of squared accuracy."""
     assert plan.score is not None
     assert not isinstance(plan.score, ExponentialMechanism)
     slots = plan.score_slots
@@ -412,44 +430,45 @@ def difference_variance(plan: Plan) -> float:
 
 
 def choose_look_share(study: Study, signal: float, *, ours: bool) -> dict[str, float]:
-    """Choose the fractions of the squared budget for evaluations and scores of `insured`.
+    """Choose the settings `looks` and `scores` of `insured` from the study on public data.
 
     Args:
-        study: Study of this kind of data, in the portfolio's order.
-        signal: Signal of one training with the whole budget, log10.
-        ours: Whether the space is the study's portfolio.
+        study: Study of this kind of data, with its models in the order of the portfolio.
+        signal: log10 of the signal-to-noise ratio of a training with the whole budget.
+        ours: Whether the space is the portfolio of the study.
     """
     alone, (most, usually) = study.accuracy_at(signal)[:, 0], MAX_PREDICTED_LOSSES[ours]
 
     known = [place for place, each in enumerate(study.signals.values()) if each[0] < signal]
 
-    def cost(share: float) -> float:
+    def predict_loss(share: float) -> float:
         left = study.accuracy_at(
             signal + math.log10(1.0 - share * (1.0 + SCORE_TO_LOOK_RATIO)) / 2
         )[:, 0]
         return float(np.quantile((alone - left)[known], usually)) if known else math.inf
 
-    share = next((each for each in LOOK_SHARES if cost(each) <= most), LOOK_SHARES[-1])
+    share = next((each for each in LOOK_SHARES if predict_loss(each) <= most), LOOK_SHARES[-1])
     return {"looks": share, "scores": round(SCORE_TO_LOOK_RATIO * share, 6)}
 
 
 def set_prior_leads(plan: Plan, study: Study, *, ours: bool) -> Plan:
-    """Set the prior leads of a plan of `insured` from its noise and a study.
+    """Set the prior leads, the shrinkage and the minimum lead in a plan of `insured`.
 
-    For another space than the study's portfolio, the study may contain some of the candidates. If
-    such a candidate improves more than others from evaluation to final training, the difference is
-    its prior lead. Candidates outside the study get the average of these.
+    They are computed from the noise of the plan and the study on public data. If the space is not
+    the portfolio of the study, the study may still contain some of the candidates. A candidate that
+    improves more than the others from evaluation to final training gets the difference as its prior
+    lead. Candidates outside the study get the average lead.
 
-    The privacy cost is unchanged: this is post-processing of released scores.
+    The privacy cost is unchanged, because the settings affect post-processing of released scores.
 
     Args:
         plan: Calibrated plan with strategy `ProtectedHalving`.
-        study: Study of this kind of data, in the portfolio's order.
-        ours: Whether the space is the study's portfolio.
+        study: Study of this kind of data, with its models in the order of the portfolio.
+        ours: Whether the space is the portfolio of the study.
     """
     strategy = plan.strategy
     assert isinstance(strategy, ProtectedHalving)
-    noise = difference_variance(plan)
+    noise = compute_difference_variance(plan)
     points = plan.ranking_metric.max_points * plan.score_slots
     least = round(MIN_LEAD_DEVIATIONS * math.sqrt(noise) * points, 1)
     if ours:
@@ -464,7 +483,7 @@ def set_prior_leads(plan: Plan, study: Study, *, ours: bool) -> Plan:
 
 
 def _estimate_gains(plan: Plan, study: Study, candidates: int) -> np.ndarray | None:
-    """Estimate the extra improvement of candidates that the study contains, (candidates,)."""
+    """Estimate the prior leads of a user's candidates that are in the study, (candidates,)."""
     entries = plan.space.entries[:candidates] if isinstance(plan.space, Portfolio) else ()
     places = {
         place: study.entries.index(each)
@@ -481,15 +500,15 @@ def _estimate_gains(plan: Plan, study: Study, candidates: int) -> np.ndarray | N
 
 
 def estimate_leads(plan: Plan, study: Study, candidates: int) -> StudyLeads:
-    """Estimate the leads of a study's first entries at the noise of a plan's two trainings."""
+    """Estimate the leads of the study's first entries at the noise of the plan's trainings."""
     look, final = (each[:, :candidates] for each in _interpolate_study(plan, study))
     return StudyLeads(
-        look=look - look[:, :1], final=final - final[:, :1], noise=difference_variance(plan)
+        look=look - look[:, :1], final=final - final[:, :1], noise=compute_difference_variance(plan)
     )
 
 
 def _interpolate_study(plan: Plan, study: Study) -> tuple[np.ndarray, np.ndarray]:
-    """Return the study's ranking score of evaluations and final accuracy, (data sets, entries)."""
+    """Return scores of evaluations and accuracies of final trainings, (data sets, entries) each."""
     outputs, slots = bound_network_form(plan.schema, plan.most)[1], plan.split.train
     assert plan.trial_mu is not None
     assert plan.final_mu is not None

@@ -1,14 +1,14 @@
 """Post-training model selection: variants of one training's weights, one selected privately.
 
-A DP-SGD training releases every iterate at the privacy cost of the last one. Averages of iterates,
-checkpoints, and functions of them therefore cost nothing on the training records. They are compared
-on the validation records, which have a separate epsilon:
+The privacy cost of a DP-SGD training covers every iterate, not only the last one. Checkpoints,
+averages of iterates, and functions of them therefore cost nothing on the training records. They are
+compared on the validation records, at the cost of a separate epsilon:
 
-    selection   P(variant) ~ e^(epsilon points / (2 G)), the exponential mechanism, if points are a
-                sum over records
-    thresholds  for two classes by balanced accuracy: one release of a noisy histogram of the
-                log-odds by class, with public edges. The balanced accuracy of every threshold
-                follows from it, and the best edge is chosen
+    selection   if the metric is a sum over records: exponential mechanism,
+                P(variant) ~ e^(epsilon points / (2 G)) with the score count of the variant
+    thresholds  for two classes and balanced accuracy: one noisy histogram of the log-odds by class,
+                with public edges. The balanced accuracy of the threshold at each edge is computed
+                from it, and the best edge is selected
 
 | variant | weights |
 |---|---|
@@ -38,24 +38,31 @@ from pasearch.runs.mechanisms import ExponentialMechanism, NoisyCounts
 from pasearch.training.metrics import Metric
 from pasearch.training.score_tables import LOG_ODDS_EDGES
 
-VARIANT_LINE = "variant pick"  # name of the line that the selection is charged to
+VARIANT_LINE = "variant pick"  # name of the line for the selection
 
-AS_TRAINED = "as trained"
+AS_TRAINED = "as trained"  # name of the variant with unchanged weights
+
 CHECKPOINT_NAMES = {
     0.25: "after a quarter of the steps", 0.5: "after half of the steps",
     0.75: "after three quarters of the steps", 1.0: "the last iterate",
 }  # fmt: skip
+"""Names of the checkpoints, by the fraction of the steps after which they are taken."""
+
 AVERAGE_NAMES = {0.1: "the mean of the last tenth", 0.5: "the mean of the last half"}
-LOG_ODDS_SHIFTS = (-1.0, -0.5, -0.25, 0.25, 0.5, 1.0)
+"""Names of the averages of iterates, by the fraction of the steps that they cover."""
+
+LOG_ODDS_SHIFTS = (-1.0, -0.5, -0.25, 0.25, 0.5, 1.0)  # shifts of the decision threshold, log-odds
 PRUNING_NAMES = {1 / 3: "a third pruned", 2 / 3: "two thirds pruned"}
-QUANTISATION_BITS = (8, 4)
+"""Names of the pruned variants, by the fraction of the weights that are set to 0."""
+
+QUANTISATION_BITS = (8, 4)  # numbers of bits of the quantised variants
 
 
 def list_variant_names(metric: Metric, outputs: int) -> tuple[str, ...]:
-    """List the names of the variants of a network; the list is public.
+    """List the names of the variants of a network, which depend on public facts only.
 
     Args:
-        metric: Metric that compares them.
+        metric: Metric by which variants are compared.
         outputs: Number of outputs of the network.
 
     Raises:
@@ -73,10 +80,12 @@ def list_variant_names(metric: Metric, outputs: int) -> tuple[str, ...]:
 
 
 def _name_shift(by: float) -> str:
+    """Name the variant whose log-odds are shifted."""
     return f"odds shifted by {by:g}" if by else AS_TRAINED
 
 
 def _check_thresholds(metric: Metric, outputs: int) -> None:
+    """Refuse a metric by which thresholds cannot be compared."""
     if metric.name != "balanced-accuracy" or outputs != 2:
         raise UsageError(
             "`variants=` requires metric accuracy, log-loss, brier, mae or rmse, or, for two "
@@ -85,38 +94,39 @@ def _check_thresholds(metric: Metric, outputs: int) -> None:
 
 
 def make_lines_of_epsilon(metric: Metric, outputs: int) -> Callable[[float], list[Line]]:
-    """Return the function from epsilon to the selection's line on the validation records."""
+    """Make the function from epsilon to the plan line of the selection."""
     if not metric.is_sum:
         _check_thresholds(metric, outputs)
 
-    def of(epsilon: float) -> list[Line]:
+    def make_lines(epsilon: float) -> list[Line]:
         event: Event = PureDP(epsilon) if metric.is_sum else Geometric(epsilon)
         return [Line(name=VARIANT_LINE, partition="validation", event=event, count=1)]
 
-    return of
+    return make_lines
 
 
 def make_mechanism(metric: Metric, epsilon: float) -> ExponentialMechanism | NoisyCounts:
-    """Return the mechanism that releases the selection, at the epsilon of its line."""
+    """Make the mechanism that selects a variant with the epsilon of its line."""
     if metric.is_sum:
         return ExponentialMechanism(epsilon=epsilon, most=metric.max_points)
     return NoisyCounts(epsilon=epsilon)
 
 
 def list_thresholds() -> tuple[float, ...]:
-    """Return the rising log-odds of all tried thresholds."""
+    """Return the compared decision thresholds in ascending order, as log-odds."""
     return LOG_ODDS_EDGES
 
 
 def choose_threshold(noisy: Sequence[int]) -> int:
-    """Return the index of the edge with the largest balanced accuracy (post-processing).
+    """Return the index of the threshold with the largest balanced accuracy (post-processing).
 
     Args:
-        noisy: Noisy histogram of the first class between rising edges, then of the second class.
+        noisy: Noisy histogram of the log-odds of the first class, between the thresholds, followed
+            by that of the second class.
     """
     first, second = np.split(np.maximum(np.asarray(noisy, float), 0.0), 2)
     below = np.cumsum(first)[:-1] / max(first.sum(), 1.0)
     above = 1.0 - np.cumsum(second)[:-1] / max(second.sum(), 1.0)
     balanced = below + above
-    near = np.abs(list_thresholds())  # of equal ones the nearest to the network's own
+    near = np.abs(list_thresholds())  # if thresholds tie, the one nearest to 0 is chosen
     return int(np.lexsort((near, -np.round(balanced, 9)))[0])

@@ -1,7 +1,7 @@
-"""Weights of networks: files in a run's private folder, and iterates for post-training selection.
+"""Weights of networks: files in a run's private folder, and variants for post-training selection.
 
-Files are written completely or not at all. Iterates of a training are post-processing of what the
-training released; `search.variants` explains why they cost nothing more.
+Files are written completely or not at all. `search.variants` explains why variants of the weights
+have no further privacy cost on the training records.
 
 Source: docs/result.md; docs/rules.md, rules 8 and 10 (weights only).
 """
@@ -31,7 +31,7 @@ from pasearch.training.temperature import divide_logits
 
 
 def front_end_path(folder: RunFolder, front_end: FrontEnd) -> Path:
-    """Return the path of a feature extractor's fit: one for all candidates of a run."""
+    """Return the path of the file with the weights of a fitted feature extractor."""
     return folder.private / "front_ends" / f"{front_end.text.replace(':', '-')}.pt"
 
 
@@ -55,12 +55,12 @@ def read_weights(path: Path) -> Any:
     """
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # noqa: BLE001 - whatever a damaged file does to a loader
+    except Exception as error:  # noqa: BLE001 - a damaged file may raise any exception
         raise _make_damage_error(path, error) from None
 
 
 def _make_damage_error(path: Path, error: Exception) -> UsageError:
-    """Make the error for a damaged file; it names no file, because only the winner's is read."""
+    """Make the error for a damaged file, without its name, which could identify the winner."""
     return UsageError(
         f"A file of weights in {path.parent} is damaged ({type(error).__name__}), so the run "
         "cannot be finished: start a new one."
@@ -68,32 +68,32 @@ def _make_damage_error(path: Path, error: Exception) -> UsageError:
 
 
 def save_weights(module: nn.Module, path: Path, folder: RunFolder) -> None:
-    """Write weights so that a crash leaves either all of them or none."""
+    """Write the weights of a module to a file, completely or not at all."""
     write_weights({name: each.cpu() for name, each in module.state_dict().items()}, path, folder)
 
 
 def write_weights(weights: Any, path: Path, folder: RunFolder) -> None:
-    """Write the weights of one network, or of several, completely or not at all."""
+    """Write the weights of one or several networks to a file, completely or not at all."""
     buffer = io.BytesIO()
     torch.save(weights, buffer)
     path.parent.mkdir(mode=0o700, exist_ok=True)
     folder.atomic_write(path, buffer.getvalue())
 
 
-Weights = dict[str, torch.Tensor]
+Weights = dict[str, torch.Tensor]  # weights of a network, as its `state_dict`
 
 
 def set_threshold(weights: Weights, place: int) -> Weights:
-    """Move the decision threshold of a network to the edge of an index."""
+    """Return weights with the decision threshold of this index in `list_thresholds`."""
     return _shift_log_odds(weights, -list_thresholds()[place])
 
 
 class Trajectory:
-    """Checkpoints and averages of a training's iterates.
+    """Recorder of the checkpoints and averages of a training's iterates.
 
     Args:
         steps: Number of planned steps.
-        temperature: Divisor of the final logits, also applied to the iterates; None: 1.
+        temperature: Divisor of the logits, which is applied to the iterates too; None: 1.
     """
 
     def __init__(self, steps: int, temperature: float | None = None):
@@ -102,8 +102,8 @@ class Trajectory:
         self._sums: dict[float, tuple[int, Weights]] = {}
 
     @torch.no_grad()
-    def watch(self, finished: int, network: nn.Module) -> None:
-        """Store the iterate after `finished` steps if a variant needs it."""
+    def record(self, finished: int, network: nn.Module) -> None:
+        """Record the iterate after `finished` steps, if a variant needs it."""
         for share in CHECKPOINT_NAMES:
             if finished == max(1, round(share * self._steps)):
                 self._kept[share] = _copy_weights(network)
@@ -115,11 +115,12 @@ class Trajectory:
                 self._sums[share] = count + 1, summed
 
     @torch.no_grad()
-    def variants(self, network: nn.Module, outputs: int) -> list[Weights]:
-        """Return the weights of every variant, in the order of `names`.
+    def make_variants(self, network: nn.Module, outputs: int) -> list[Weights]:
+        """Return the weights of all variants, in the order of `list_variant_names`.
 
         Args:
-            network: Trained network; it replaces iterates that an early stop has not reached.
+            network: Trained network. It replaces iterates that a training which ended early did not
+                reach.
             outputs: Number of outputs of the network.
         """
         own = _copy_weights(network)
@@ -143,7 +144,7 @@ class Trajectory:
             scale = weights.abs().max() / (2 ** (bits - 1) - 1)
             return torch.where(scale > 0, (weights / scale).round() * scale, weights)
 
-        # Biases and scales are few and stay unchanged.
+        # Vectors (biases and scales) stay unchanged, because they are small.
         matrices = {name for name, each in own.items() if each.ndim > 1}
         changes = [partial(prune, share=share) for share in PRUNING_NAMES]
         changes += [partial(quantise, bits=bits) for bits in QUANTISATION_BITS]
@@ -153,12 +154,13 @@ class Trajectory:
 
 
 def _copy_weights(network: nn.Module) -> Weights:
+    """Copy the weights of a network to the CPU."""
     return {name: value.detach().cpu().clone() for name, value in network.state_dict().items()}
 
 
 def _shift_log_odds(weights: Weights, shift: float) -> Weights:
-    """Add `shift` to the log-odds of the second class."""
+    """Return weights with `shift` added to the log-odds of the second class."""
     last = list(weights)[-1]
-    if weights[last].shape != (2,):  # its last layer has no bias
+    if weights[last].shape != (2,):  # the last layer has no bias
         return weights
     return {**weights, last: weights[last] + torch.tensor([0.0, shift], dtype=weights[last].dtype)}

@@ -1,10 +1,10 @@
-"""scikit-learn estimators: an architecture search under one budget, behind `fit` and `predict`.
+"""scikit-learn estimators, whose `fit` runs an architecture search under one budget.
 
     fit(X, y)  ->  metadata of X and y  ->  schema (declared, estimated with DP, or assumed public)
                ->  `search_architecture`, charged before it reads  ->  document, card and weights
 
-Module `fits` defines the meaning of `bounds` for each kind of X. Numbers have ten bins each, except
-if one (low, high) applies to all of them.
+Module `fits` explains `bounds` for each kind of X. Each number has ten bins, unless one (low, high)
+is given for all numbers.
 
 With a ledger, `score` is charged before the labels are read, and its result is noisy:
 
@@ -13,7 +13,8 @@ With a ledger, `score` is charged before the labels are read, and its result is 
 | classifier | number of correct predictions, epsilon | accuracy |
 | regressor | sums of squared error, target and squared target, epsilon / 3 each | R squared |
 
-Targets and predictions are scaled to [0, 1] by the target's bounds. A missing target adds 0.
+Targets and predictions are scaled to [0, 1] by the target's bounds. A missing target contributes 0
+to the sums.
 
 Source: docs/rules.md, rules 1, 3, 9, 12 and 13; scikit-learn, "Developing scikit-learn estimators".
 Proof: docs/guarantees/geometric-scores.md.
@@ -66,26 +67,26 @@ from pasearch.sklearn_api.fits import (
 )
 
 SCORE_STEPS = 10_000
-"""Steps of a scaled number in [0, 1] that is summed."""
+"""Number of steps from 0 to 1, to which scaled numbers are rounded before they are summed."""
 
 
 def charge_score(ledger: str | Path, epsilon: float, n: int) -> Stream:
     """Charge a score to a ledger, and return the random stream of its noise.
 
     Raises:
-        BudgetError: The ledger has no room for it; nothing was read.
+        BudgetError: The score exceeds the remaining budget of the ledger; nothing was read.
 
-    Cost: epsilon, on the ledger.
+    Cost: epsilon, charged to the ledger.
     """
     SharedLedger.open(ledger).reserve(secrets.token_hex(16), {"score": PureDP(epsilon=epsilon)}, n)
     return Keys().stream("score")
 
 
 def noisy_accuracy(correct: Array, epsilon: float, stream: Stream) -> float:
-    """Return the fraction of correct predictions, with noise; it may be below 0 or above 1.
+    """Return the noisy fraction of correct predictions, which may be below 0 or above 1.
 
     Args:
-        correct: Whether each prediction is correct, bool (n,); private.
+        correct: Mask of the correct predictions, bool (n,): private.
         epsilon: Privacy cost, charged already.
         stream: Random stream of the noise.
     """
@@ -94,11 +95,11 @@ def noisy_accuracy(correct: Array, epsilon: float, stream: Stream) -> float:
 
 
 def noisy_r_squared(target: Array, predicted: Array, epsilon: float, stream: Stream) -> float:
-    """Return R squared, with noise.
+    """Return R squared, computed from noisy sums; it may be outside its range.
 
     Args:
-        target: Scaled to [0, 1], NaN where missing, float (n,); private.
-        predicted: Scaled to [0, 1], float (n,).
+        target: Targets scaled to [0, 1], NaN if missing, float (n,): private.
+        predicted: Predictions scaled to [0, 1], float (n,).
         epsilon: Privacy cost, charged already.
         stream: Random stream of the noise.
     """
@@ -116,7 +117,7 @@ def noisy_r_squared(target: Array, predicted: Array, epsilon: float, stream: Str
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FitResult:
-    """Finished search as values, independent of the run's folder.
+    """Released values of a fitted estimator, independent of the run's folder.
 
     Args:
         document: Content of `result.json`; docs/result.md describes every field.
@@ -129,7 +130,7 @@ class FitResult:
     weights: bytes = field(repr=False)
 
     @classmethod
-    def of(cls, result: SearchResult) -> FitResult:
+    def from_result(cls, result: SearchResult) -> FitResult:
         """Copy the released values of a finished run."""
         weights = find_release(result.path) / result.document["model"]["file"]
         return cls(document=result.document, card=result.card, weights=weights.read_bytes())
@@ -145,7 +146,7 @@ class FitResult:
         return restore_schema(self.document)
 
     def network(self) -> nn.Module:
-        """Load the network with its front end; its input is a record encoded by the schema."""
+        """Load the network with its feature extractor; its input are encoded records."""
         return build_network(self.document, self.weights)
 
     def outputs(self, cells: Array) -> Array:
@@ -183,8 +184,24 @@ class _PrivateArchitectureSearch(PrivateFit):
     def _search(
         self, kinds: list[str | None], cells: Array, labels: Array, target: Column
     ) -> AnySchema:
+        """Run the search, set the attributes of the fit, and return the complete schema."""
         self._warn_of_random_state()
-        dataset = self._dataset(kinds, cells, labels, target)
+        pairs, alike = parse_all_bounds(self.bounds, len(kinds))
+        known = target.kind == "number" or target.is_declared
+        schema: AnySchema
+        if self.schema is None and alike and cells.dtype.kind in "iufb" and known:
+            low, high = pairs[0] or (None, None)
+            schema = make_array_schema(cells.shape[1], low, high, target)
+            if target.kind == "category":
+                # A label of an undeclared class becomes -1, which marks the null record.
+                codes, valid = TableSchema(columns=(), target=target).encode_labels(labels)
+                labels = np.where(valid, codes, -1)
+        else:
+            columns = self._make_columns(kinds, cells)
+            schema = TableSchema(columns=columns, target=target, name=DATASET_NAME)
+        dataset = Dataset(
+            name=DATASET_NAME, schema=schema, features=cells, labels=labels, assumed=self._types
+        )
         folder = tempfile.TemporaryDirectory() if self.out is None else nullcontext()
         with folder as temporary:
             try:
@@ -202,35 +219,15 @@ class _PrivateArchitectureSearch(PrivateFit):
             except InterruptedRunError:
                 if temporary is None:
                     raise
-                # Its message names a temporary folder, which cannot be resumed.
+                # The message would name the temporary folder, which is deleted.
                 raise KeyboardInterrupt from None
-            self.result_ = FitResult.of(result)
+            self.result_ = FitResult.from_result(result)
         self.price_ = self.result_.price
-        self._count(self.price_)
+        self._count_fit(self.price_)
         return self.result_.schema
 
-    def _dataset(
-        self, kinds: list[str | None], cells: Array, labels: Array, target: Column
-    ) -> Dataset:
-        pairs, alike = parse_all_bounds(self.bounds, len(kinds))
-        known = target.kind == "number" or target.is_declared
-        schema: AnySchema
-        if self.schema is None and alike and cells.dtype.kind in "iufb" and known:
-            low, high = pairs[0] or (None, None)
-            schema = make_array_schema(cells.shape[1], low, high, target)
-            if target.kind == "category":
-                # A label of no declared class is -1: the null record.
-                codes, valid = TableSchema(columns=(), target=target).encode_labels(labels)
-                labels = np.where(valid, codes, -1)
-        else:
-            schema = TableSchema(
-                columns=self._columns(kinds, cells), target=target, name=DATASET_NAME
-            )
-        return Dataset(
-            name=DATASET_NAME, schema=schema, features=cells, labels=labels, assumed=self._types
-        )
-
     def _begin_score(self, n: int, sample_weight: Any) -> tuple[float, Stream] | None:
+        """Charge a score; return its epsilon and the stream of its noise, None without a ledger."""
         if self.ledger is None:
             warn_of_exact_score(
                 "with a ledger (`ledger=`) scores are noisy and charged", stacklevel=3
@@ -244,7 +241,8 @@ class _PrivateArchitectureSearch(PrivateFit):
         epsilon = check_positive("score_epsilon", given)
         return epsilon, charge_score(self.ledger, epsilon, n)
 
-    def _outputs(self, X: Any) -> Array:
+    def _compute_outputs(self, X: Any) -> Array:
+        """Check the metadata of X, and compute the network's outputs, (rows, outputs)."""
         check_is_fitted(self, "result_")
         return self.result_.outputs(self._cells(X, reset=False))
 
@@ -253,7 +251,8 @@ class _PrivateArchitectureSearch(PrivateFit):
 class PrivateArchitectureSearchClassifier(ClassifierMixin, _PrivateArchitectureSearch):
     """Classifier whose architecture is searched and trained under one (epsilon, delta).
 
-    Guarantee: that of `PrivateFit`. Predictions are members of `classes_`, and cost nothing.
+    Guarantee: all attributes that a fit sets are together (epsilon, delta)-DP under zero-out
+    adjacency. Predictions are members of `classes_`, and cost nothing.
 
     Args:
         epsilon: Total epsilon of a fit, above 0.
@@ -264,7 +263,7 @@ class PrivateArchitectureSearchClassifier(ClassifierMixin, _PrivateArchitectureS
             `max_categories`, `ledger`, `ledger_budget`, `force` and `random_state`.
         classes: Declared labels, two or more. None: the labels of the schema's target, or labels
             estimated with DP; labels of dtype object are then predicted as strings.
-        candidates: Number of candidates, see `search.strategy.make_strategy`.
+        candidates: Number of candidates of the strategy; None: its default.
         search_share: Fraction of the training records reserved for the search, in [0, 1).
         steps: Number of training steps; None: the default for n.
         batch: Expected batch size; None: the default for n.
@@ -272,9 +271,10 @@ class PrivateArchitectureSearchClassifier(ClassifierMixin, _PrivateArchitectureS
             auc, log-loss or brier; for regression mae or rmse. None: accuracy, or mae.
         device: "auto", "cpu" or "cuda".
         score_epsilon: Epsilon of one `score` with a ledger, above 0; None: a tenth of epsilon.
-        secure_noise: Whether AES-256 generates all random numbers, batches and candidates included.
-        out: Folder of the run, which must not exist (so not for cross-validation); None: a
-            temporary one, deleted after the fit.
+        secure_noise: Whether AES-256 generates all random numbers, including batches and
+            candidates.
+        out: New folder of the run, which rules out cross-validation; None: a temporary folder,
+            which is deleted after the fit.
 
     Attributes:
         classes_: Class labels, sorted.
@@ -316,7 +316,7 @@ class PrivateArchitectureSearchClassifier(ClassifierMixin, _PrivateArchitectureS
         """
         kinds, cells, labels = self._check_input(X, y)
         name = self._target_name(y, cells.shape[1])
-        target, known, dtype = self._class(name, y, labels, self.classes)
+        target, known, dtype = self._make_class_target(name, y, labels, self.classes)
         schema = self._search(kinds, cells, labels, target)
         names: Any = target.categories
         if isinstance(schema, TableSchema):
@@ -327,30 +327,30 @@ class PrivateArchitectureSearchClassifier(ClassifierMixin, _PrivateArchitectureS
         self.classes_ = found[self._order]
         return self
 
-    def _scores(self, X: Any) -> Array:
-        outputs = self._outputs(X)
-        return outputs[:, self._order]
+    def _compute_logits(self, X: Any) -> Array:
+        """Compute the logits of the records, (records, classes), in the order of `classes_`."""
+        return self._compute_outputs(X)[:, self._order]
 
     def predict(self, X: Any) -> Array:
         """Predict the most likely class of each record, (records,)."""
-        scores = self._scores(X)
-        return self.classes_[scores.argmax(axis=1)]
+        best = self._compute_logits(X).argmax(axis=1)  # refuses an unfitted estimator
+        return self.classes_[best]
 
     def predict_proba(self, X: Any) -> Array:
         """Compute the probability of each class, (records, classes)."""
-        return softmax(self._scores(X), axis=1)
+        return softmax(self._compute_logits(X), axis=1)
 
     def decision_function(self, X: Any) -> Array:
-        """Compute scores, (records, classes); for two classes, second minus first, (records,)."""
-        scores = self._scores(X)
-        return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
+        """Compute logits, (records, classes); for two classes their difference, (records,)."""
+        logits = self._compute_logits(X)
+        return logits[:, 1] - logits[:, 0] if logits.shape[1] == 2 else logits
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Compute the accuracy: noisy and charged with a ledger, otherwise exact.
 
-        Guarantee: with a ledger `score_epsilon`-differentially private for one scored record; the
-        result can be below 0 or above 1. Without a ledger none, and the first score of a process
-        warns.
+        Guarantee: with a ledger, the result is `score_epsilon`-differentially private for one
+        scored record, and may be below 0 or above 1. Without a ledger there is no guarantee, and
+        the first score of a process warns.
 
         Args:
             X: Records, with the columns of the fit.
@@ -362,7 +362,7 @@ class PrivateArchitectureSearchClassifier(ClassifierMixin, _PrivateArchitectureS
 
         Cost: `score_epsilon` per call, on the ledger.
         """
-        outputs = self._outputs(X)
+        outputs = self._compute_outputs(X)
         labels = column_or_1d(check_labels(y, read=False))
         check_consistent_length(outputs, labels)
         charged = self._begin_score(len(labels), sample_weight)
@@ -381,7 +381,7 @@ class PrivateArchitectureSearchRegressor(RegressorMixin, _PrivateArchitectureSea
     `classes` and `classes_`.
 
     Args:
-        target_bounds: Declared (low, high) of the target; values outside are clamped. None:
+        target_bounds: Declared (low, high) of the target; values outside are clipped. None:
             estimated with DP.
 
     Example:
@@ -416,21 +416,21 @@ class PrivateArchitectureSearchRegressor(RegressorMixin, _PrivateArchitectureSea
         """
         kinds, cells, labels = self._check_input(X, y)
         name = self._target_name(y, cells.shape[1])
-        target, numbers = self._number(name, labels, self.target_bounds)
+        target, numbers = self._make_number_target(name, labels, self.target_bounds)
         self._search(kinds, cells, numbers, target)
         return self
 
     def predict(self, X: Any) -> Array:
         """Predict the target of each record, float64, (records,)."""
-        outputs = self._outputs(X)
+        outputs = self._compute_outputs(X)
         return self.result_.schema.decode_number(outputs[:, 0])
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Compute R squared: noisy and charged with a ledger, otherwise exact.
 
-        Guarantee: with a ledger `score_epsilon`-differentially private for one scored record;
-        targets are clamped to the target's bounds. Without a ledger none, and the first score of a
-        process warns.
+        Guarantee: with a ledger, the result is `score_epsilon`-differentially private for one
+        scored record; targets are clipped to the target's bounds. Without a ledger there is no
+        guarantee, and the first score of a process warns.
 
         Args:
             X: Records, with the columns of the fit.

@@ -1,22 +1,22 @@
-"""Base class of estimators and selectors: settings of a fit, and metadata of X and y.
+"""Base class of estimators and selectors: settings of a fit, and checks of the metadata of X and y.
 
-Outside a charge, only the metadata of X and y is read (shape, dtypes, names of columns). A value
-neither stops a fit nor appears in an error: an unusable one is missing, or makes its record the
-null record. Types must not depend on values either, like those of `pandas.read_csv`; see
-docs/python.md. With `assume_public_schema`, undeclared metadata is read without charge, and y is
-also checked like in other estimators.
+Before a charge, only the metadata of X and y are read: shape, data types, names of columns. A value
+neither stops a fit nor appears in an error message. An unusable value is encoded as missing, or
+makes its record the null record. Data types must not depend on values, as those of
+`pandas.read_csv` do (docs/python.md). With `assume_public_schema`, undeclared metadata are read
+from the values without a charge, and y is checked as in other estimators.
 
-| X | without `bounds` | bounds=(low, high) | bounds a feature |
+| X | without `bounds` | bounds=(low, high) | bounds per feature |
 |---|---|---|---|
 | numbers | range estimated with DP | as declared | as declared |
 | booleans | categories False and True | the same; an array: as numbers | the same |
 | strings, categories | categories estimated with DP | the same | the same |
 
-A `schema` declares columns by name, and the target; it has priority over the table above.
+A `schema` declares columns by name, and the target; it has priority over this table.
 
-The total privacy cost of all fits on one data set is in a file, `ledger`, never in the estimator. A
-clone has the path, so it is refused when the original would be. With a ledger, `score` is noisy and
-charged too; without one, it is exact and warns.
+The total privacy cost of all fits on one data set is stored in the file `ledger`, not in the
+estimator. A clone has the path of this file, so its fits are charged to the same budget. With a
+ledger, `score` is noisy and charged too; without one, it is exact and warns.
 
 Source: docs/rules.md, rules 1, 3, 12 and 13; scikit-learn, "Developing scikit-learn estimators".
 """
@@ -54,18 +54,18 @@ Pair = tuple[float, float]
 DATASET_NAME = "arrays"
 """Name of the data in plan and card."""
 
-
 BOOLEAN_CATEGORIES = ("False", "True")
 """Categories of a boolean column, declared by its type."""
 
 LABEL_KINDS = {"i": "numbers", "u": "numbers", "f": "numbers", "b": "booleans", "U": "strings"}
-"""Supported kinds of labels, by the kind of their dtype; objects can be any of them."""
+"""Supported kinds of labels, by `dtype.kind`; labels of dtype object can have any of them."""
 
 ASSUMED_LABEL_TYPE = "the type of the labels (numbers or booleans)"
-"""Assumption for labels in a list, or of dtype object: their type is public."""
+"""Name of what is assumed public if y is a list or of dtype object."""
 
 
 def _parse_integer(name: str) -> int:
+    """Parse an integer, also one that is written as 1.0; a ValueError for other strings."""
     try:
         return int(name)
     except ValueError:
@@ -80,15 +80,18 @@ LABEL_PARSERS = {
     "u": _parse_integer,
     "f": float,
 }
-"""Parsers of a class name, by the kind of the labels' dtype; other names stay strings."""
+"""Function that parses the name of a class, by `dtype.kind` of the labels; others stay strings."""
 
 
 def check_features(X: Any, *, bounds: Any = None) -> Any:
-    """Check the metadata of X, so that no later scikit-learn error can print a value.
+    """Check the metadata of X, so that no later error of scikit-learn can print a value.
 
     Args:
         X: Records.
-        bounds: Declared bounds; bounds per feature set the number of cells in the row of a list.
+        bounds: Declared bounds. If X is a list, bounds per feature give the length of its rows.
+
+    Returns:
+        X, possibly converted to an array of dtype object.
 
     Raises:
         ValueError: Not two dimensions, or complex numbers; the message has only shape and type.
@@ -103,38 +106,42 @@ def check_features(X: Any, *, bounds: Any = None) -> Any:
 
 
 def list_to_rows(X: Any, *, bounds: Any = None) -> Any:
-    """Convert a list to rows of equal length; return other data unchanged.
+    """Convert a list of rows to an array; return other data unchanged.
 
-    The length is that of the bounds per feature, or of most rows, which counts as public. All cells
-    of a row of another length are missing.
+    The length of a row is the number of bounds per feature, or the length of most rows, which is
+    assumed public. In a row of another length, all cells are missing.
+
+    Args:
+        X: Records.
+        bounds: Declared bounds.
 
     Returns:
-        The list itself if it is one- or three-dimensional, otherwise cells of dtype object.
+        Cells of dtype object, (rows, columns); the list itself if it has one or three dimensions.
     """
     if not isinstance(X, list | tuple):
         return X
     rows = [_cells_of(row) for row in X]
-    width = None  # of bounds per feature, but not of one pair for all
+    width = None  # number of bounds per feature
     if isinstance(bounds, list | tuple | np.ndarray):
         alike = len(bounds) == 2 and all(isinstance(each, Real) for each in bounds)
         width = None if alike else len(bounds)
     if width is None:
         width = _find_usual_length(rows)
         if width is None or width == NESTED_ROWS:
-            return X  # One dimension, or three: rejected by its shape.
+            return X  # one or three dimensions: rejected later by the shape
     missing = [None] * width
     cells = (row if row is not None and len(row) == width else missing for row in rows)
     flat = np.fromiter(chain.from_iterable(cells), dtype=object, count=len(rows) * width)
     return flat.reshape(len(rows), width)
 
 
-NESTED_ROWS = -1  # in place of a length: rows whose cells are rows
+NESTED_ROWS = -1  # result of `_find_usual_length` if most rows are lists of rows
 
 
 def _find_usual_length(rows: list[list[Any] | None]) -> int | None:
-    """Find the length of most rows, None if most are no rows; so no single record decides it.
+    """Return the length of most rows; None if most entries are no rows.
 
-    If two lengths are equally frequent, one record can decide between them.
+    A single record changes the result only if two lengths are equally frequent.
     """
     lengths = Counter(
         None
@@ -148,6 +155,7 @@ def _find_usual_length(rows: list[list[Any] | None]) -> int | None:
 
 
 def _cells_of(row: object) -> list[Any] | None:
+    """Return the cells of a row as a list; None if the object is no row."""
     if isinstance(row, list | tuple):
         return list(row)
     one = type(row).__name__ == "Series" and hasattr(row, "iloc")
@@ -157,37 +165,41 @@ def _cells_of(row: object) -> list[Any] | None:
 
 
 def frame_to_cells(X: Any) -> Any:
-    """Convert a frame with several kinds of columns to dtype object; return other data unchanged.
+    """Convert a frame with other columns than numbers to dtype object; return other data unchanged.
 
-    scikit-learn would convert a frame of booleans to numbers, and print a string in an error.
+    Without this, scikit-learn would convert booleans to numbers, and print a string in an error.
 
     Raises:
         ValueError: Complex numbers; the message has only their type.
     """
-    _check_plain("X", X)
+    _check_types("X", X)
     if set(column_kinds(X) or ["number"]) != {"number"} and hasattr(X, "astype"):
         return X.astype(object)
     return X
 
 
 def check_labels(y: Any, *, read: bool) -> Any:
-    """Check the metadata of targets, like `check_features` for features.
+    """Check the metadata of targets, so that no later error of scikit-learn can print a value.
 
     Args:
         y: Targets.
-        read: Whether targets are assumed public; the type of a list is then inferred from its
-            values.
+        read: Whether the values may be read because they are assumed public; the type of a list is
+            then inferred from them.
+
+    Returns:
+        The targets, possibly converted to an array of dtype object.
     """
     y = _to_array(y)
     y = y if read else _drop_inferred_type(_list_to_labels(y))
-    _check_plain("y", y)
+    _check_types("y", y)
     return y
 
 
 def _list_to_labels(y: Any) -> Any:
-    """Convert a list, or one-element rows, to dtype object; another row is a missing label.
+    """Convert a list of labels, or of rows with one label, to an array of dtype object.
 
-    A list of which most entries are rows of another length is rejected by its shape.
+    A row of another length is a missing label. If most rows have another length, the list is
+    returned unchanged, and rejected later by its shape.
     """
     if not isinstance(y, list | tuple):
         return y
@@ -201,14 +213,14 @@ def _list_to_labels(y: Any) -> Any:
     return np.fromiter(own, dtype=object, count=len(y))
 
 
-def _check_plain(name: str, given: Any) -> None:
-    """Raise ValueError for complex numbers, by their type: scikit-learn would print them."""
+def _check_types(name: str, given: Any) -> None:
+    """Refuse data types that cannot be used, by a ValueError that contains no value."""
     if hasattr(given, "columns"):
         dtypes = list(getattr(given, "dtypes", ()))
     else:
         try:
             dtypes = [given.dtype] if hasattr(given, "dtype") else [np.asarray(given).dtype]
-        except (ValueError, TypeError, OverflowError):  # a ragged list
+        except (ValueError, TypeError, OverflowError):  # a list of rows with different lengths
             dtypes = []
     array = isinstance(given, np.ndarray)
     for dtype in dtypes:
@@ -231,17 +243,17 @@ def _to_array(given: Any) -> Any:
 
 
 def _drop_inferred_type(given: Any) -> Any:
-    """Keep only types that do not depend on values: arrays and frames are unchanged.
+    """Convert data whose type was inferred from values to dtype object; arrays stay unchanged.
 
-    numpy infers the type of a list from every value, and pandas that of categories: one record
-    could then decide public metadata. Such data becomes dtype object.
+    NumPy infers the type of a list from all values, and pandas that of categories. A single record
+    could then change the type, which is released.
     """
     if isinstance(given, np.ndarray) or hasattr(given, "columns"):
         return given
-    if hasattr(given, "toarray"):  # sparse: rejected by its type
+    if hasattr(given, "toarray"):  # sparse data are rejected later by their type
         return given
     dtype = getattr(given, "dtype", None)
-    if dtype is not None and not isinstance(dtype, np.dtype):  # categories, nullable numbers ...
+    if dtype is not None and not isinstance(dtype, np.dtype):  # types of pandas
         return np.asarray(given.astype(object), dtype=object)
     if dtype is not None and hasattr(given, "index"):
         return given
@@ -249,14 +261,14 @@ def _drop_inferred_type(given: Any) -> Any:
 
 
 def declared_label_type(y: Any, labels: np.ndarray) -> np.dtype[Any]:
-    """Return the dtype of labels that y declares; object if it declares none.
+    """Return the dtype that y declares for the labels; object if it declares none.
 
     Args:
-        y: Targets as passed.
+        y: Targets as the caller passed them.
         labels: Targets as an array, (records,).
     """
     dtype: Any = y.dtypes.iloc[0] if hasattr(y, "columns") else getattr(y, "dtype", None)
-    if type(dtype).__name__ == "CategoricalDtype":  # pandas infers that of categories from values
+    if type(dtype).__name__ == "CategoricalDtype":  # pandas inferred its categories from values
         return np.dtype(object)
     if dtype is None or isinstance(dtype, np.dtype):
         return labels.dtype if dtype is None else dtype
@@ -265,6 +277,7 @@ def declared_label_type(y: Any, labels: np.ndarray) -> np.dtype[Any]:
 
 
 def _check_label_type(dtype: np.dtype[Any]) -> None:
+    """Refuse labels that are not numbers, booleans or strings."""
     if dtype.kind not in (*LABEL_KINDS, "O"):
         raise ValueError(
             f"Unknown label type: y is of type {dtype}, expected numbers, booleans or strings. "
@@ -273,10 +286,10 @@ def _check_label_type(dtype: np.dtype[Any]) -> None:
 
 
 def common_label_type(labels: np.ndarray) -> np.dtype[Any]:
-    """Return the type of most labels in an object array; object for strings.
+    """Return the dtype of most labels in an array of dtype object; object for strings.
 
-    Missing labels have no type. One record changes the result only if two types are equally
-    frequent.
+    Missing labels are not counted. A single record changes the result only if two types are
+    equally frequent.
     """
     kinds: Counter[type] = Counter()
     for own, count in Counter(map(type, labels.tolist())).items():
@@ -294,12 +307,12 @@ def common_label_type(labels: np.ndarray) -> np.dtype[Any]:
 
 
 def column_kind(dtype: Any) -> str | None:
-    """Map a NumPy dtype to a column kind; None for objects, which may hold any type."""
+    """Return the kind of a column: "number", "bool" or "category"; None if it is unknown."""
     kind = getattr(dtype, "kind", "O")
     if kind in "iuf":
         return "number"
     if kind == "b":
-        return "truth"
+        return "bool"
     return None if str(dtype) == "object" else "category"
 
 
@@ -312,12 +325,12 @@ def column_kinds(X: Any) -> list[str | None] | None:
 
 
 def feature_names_of(estimator: Any, features: int) -> list[str]:
-    """Return the features' names, or scikit-learn's default names."""
+    """Return the names of the features, by default x0, x1 ..."""
     return list(getattr(estimator, "feature_names_in_", [f"x{i}" for i in range(features)]))
 
 
 def parse_bounds(name: str, given: Any) -> tuple[Any, Any]:
-    """Parse (low, high); their values are checked later."""
+    """Parse the pair (low, high) of an argument `name`; the values are checked later."""
     try:
         low, high = given
     except (TypeError, ValueError):
@@ -326,7 +339,19 @@ def parse_bounds(name: str, given: Any) -> tuple[Any, Any]:
 
 
 def parse_all_bounds(bounds: Any, features: int) -> tuple[list[tuple[Any, Any] | None], bool]:
-    """Return the bounds of each feature, and whether one pair applies to all."""
+    """Parse the argument `bounds`.
+
+    Args:
+        bounds: Argument of the user.
+        features: Number of features.
+
+    Returns:
+        Bounds (low, high) of each feature, None if undeclared; and whether one pair was given for
+        all features.
+
+    Raises:
+        UsageError: Another number of bounds.
+    """
     if bounds is None:
         return [None] * features, False
     try:
@@ -344,7 +369,7 @@ def parse_all_bounds(bounds: Any, features: int) -> tuple[list[tuple[Any, Any] |
 
 
 def make_array_schema(features: int, low: Any, high: Any, target: Column) -> Schema:
-    """Make the schema of numbers with common bounds."""
+    """Make the schema of numeric features with common bounds."""
     if target.kind == "number":
         aim = None if target.low is None or target.high is None else (target.low, target.high)
         return Schema(shape=(features,), low=low, high=high, target=aim, regression=True)
@@ -358,22 +383,23 @@ def make_column(
 
     Args:
         name: Name of the feature.
-        kind: Kind of the column, see `column_kind`; None: unknown.
+        kind: Kind of the column from `column_kind`; None: unknown.
         pair: Bounds (low, high); None: not declared.
-        alike: Whether one pair of bounds applies to all numbers.
-        lone: Whether all features have this kind, so that common bounds apply to them.
+        alike: Whether one pair of bounds was given for all features.
+        lone: Whether all features have this kind. If it is unknown, common bounds then apply to
+            them.
     """
     if alike and not (kind == "number" or (kind is None and lone)):
         pair = None
     low, high = (None, None) if pair is None else pair
-    if kind == "truth":
+    if kind == "bool":
         return Column(name=name, kind="category", categories=BOOLEAN_CATEGORIES, low=low, high=high)
     bins = 0 if alike and pair is not None else None
     return Column(name=name, kind=kind, low=low, high=high, bins=bins)
 
 
 def select_declared_columns(schema: TableSchema | None, names: Sequence[str]) -> dict[str, Column]:
-    """Select the columns that a schema declares, by feature name.
+    """Return the columns that a schema declares, by the name of the feature.
 
     Args:
         schema: Declared schema; None declares nothing.
@@ -393,12 +419,12 @@ def select_declared_columns(schema: TableSchema | None, names: Sequence[str]) ->
                 + suggest_name(column.name, names)
             )
     declared = {column.name: column for column in (*schema.columns, schema.target)}
-    # A column with a name only declares nothing: then the frame's type gives the kind.
+    # A column without a kind declares nothing; its kind is then that of the frame's column.
     return {name: column for name, column in declared.items() if column.kind is not None}
 
 
 def parse_schema_labels(names: Sequence[str], dtype: np.dtype[Any]) -> np.ndarray:
-    """Parse the labels of a schema into the type of y.
+    """Parse the class names of a schema into labels of the type of y, sorted.
 
     Raises:
         UsageError: y contains numbers, and a label is not a number.
@@ -413,7 +439,7 @@ def parse_schema_labels(names: Sequence[str], dtype: np.dtype[Any]) -> np.ndarra
 
 
 def parse_declared_labels(classes: Any, dtype: np.dtype[Any]) -> np.ndarray:
-    """Check declared labels, and return them sorted."""
+    """Check the labels that the argument `classes` declares, and return them sorted."""
     try:
         labels = np.asarray(None if isinstance(classes, str) else list(classes))
     except (TypeError, ValueError):
@@ -425,16 +451,16 @@ def parse_declared_labels(classes: Any, dtype: np.dtype[Any]) -> np.ndarray:
         )
     if dtype.kind in LABEL_KINDS and LABEL_KINDS[dtype.kind] != LABEL_KINDS[labels.dtype.kind]:
         raise UsageError(
-            f"classes are {LABEL_KINDS[labels.dtype.kind]} and y holds {LABEL_KINDS[dtype.kind]}: "
-            "expected classes as y has them."
+            f"classes are {LABEL_KINDS[labels.dtype.kind]}, but y contains "
+            f"{LABEL_KINDS[dtype.kind]}: expected classes of the same type as y."
         )
     if len(np.unique(labels)) != len(labels):
-        raise UsageError(f"classes is {classes!r}, which holds a label twice: leave one out.")
+        raise UsageError(f"classes is {classes!r}, which contains a label twice: leave one out.")
     return np.unique(labels)
 
 
 def find_labels(labels: np.ndarray) -> np.ndarray:
-    """Find the labels in y, sorted; only if they are assumed public.
+    """Return the sorted labels in y, which are read only if they are assumed public.
 
     Raises:
         ValueError: Labels that scikit-learn rejects, or a single class.
@@ -463,30 +489,37 @@ def find_labels(labels: np.ndarray) -> np.ndarray:
 def names_to_labels(
     names: Sequence[str], known: np.ndarray | None, dtype: np.dtype[Any]
 ) -> np.ndarray:
-    """Convert class names to labels of the type of y."""
+    """Convert class names to labels.
+
+    Args:
+        names: Names of the classes.
+        known: Declared labels; None: the labels were estimated.
+        dtype: Type of the labels, if they were estimated.
+    """
     if known is not None:
         places = {name: place for place, name in enumerate(convert_to_strings(known))}
         return known[[places[name] for name in names]]
     try:
         return _parse_names(names, dtype)
-    except ValueError:  # a name that is not of the most common type: all stay strings
+    except ValueError:  # a name cannot be parsed as this type, so all stay strings
         return np.array(list(names), object)
 
 
 def _parse_names(names: Sequence[str], dtype: np.dtype[Any]) -> np.ndarray:
+    """Parse class names as labels of a dtype; a ValueError if one cannot be parsed."""
     read = LABEL_PARSERS.get(dtype.kind, str)
     return np.array([read(name) for name in names], object if dtype.kind == "O" else None)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class PrivateFit(BaseEstimator):
-    """A fit under one (epsilon, delta). The constructor stores its arguments; `fit` checks them.
+    """Base class of estimators and selectors, whose `fit` spends one (epsilon, delta).
 
-    Guarantee: all results of a fit in the object, together, are (epsilon, delta)-DP under zero-out
+    Guarantee: all attributes that a fit sets are together (epsilon, delta)-DP under zero-out
     adjacency, as `result_.card` states. With a `ledger`, all fits that share it are together
     (epsilon, delta)-DP with the ledger's total. Without one, each fit states its own privacy cost,
-    and the caller must add them up. Not covered: `random_state`, and what `assume_public_schema`
-    reads.
+    and the caller must compose them. Not covered: fits with `random_state`, and metadata that
+    `assume_public_schema` reads.
 
     Args:
         epsilon: Total epsilon of a fit, above 0.
@@ -511,7 +544,7 @@ class PrivateFit(BaseEstimator):
         n_features_in_: Number of columns.
         feature_names_in_: Names of the columns, if X was a frame.
 
-    Cost: epsilon and delta per fit; use of the result costs nothing.
+    Cost: epsilon and delta per fit; using the result costs nothing.
     """
 
     epsilon: float = 1.0
@@ -533,6 +566,7 @@ class PrivateFit(BaseEstimator):
         return tags
 
     def _warn_of_random_state(self) -> None:
+        """Warn that a fit with `random_state` is not private."""
         if self.random_state is not None:
             warnings.warn(
                 "random_state makes the noise reproducible, so the fit is not private: leave it "
@@ -541,9 +575,9 @@ class PrivateFit(BaseEstimator):
                 stacklevel=4,
             )
 
-    def _count(self, price: PrivacyCost) -> None:
+    def _count_fit(self, price: PrivacyCost) -> None:
         """Count a fit without a ledger; from the second one on, warn about the total cost."""
-        if self.ledger is not None or self.random_state is not None:  # of the latter `fit` warns
+        if self.ledger is not None or self.random_state is not None:
             return
         spent = record_fit(price.epsilon)
         if len(spent) > 1:
@@ -558,37 +592,41 @@ class PrivateFit(BaseEstimator):
             )
 
     def _cells(self, X: Any, **form: Any) -> Array:
+        """Check the metadata of X, and return its cells, (rows, columns); `form` is of sklearn."""
         bounds = self.bounds if form.get("reset", True) else None
         X = frame_to_cells(X) if self.assume_public_schema else check_features(X, bounds=bounds)
         cells: Any = validate_data(self, X, dtype=None, ensure_all_finite=False, **form)
         return cells
 
-    def _check_form(self, X: Any, **form: Any) -> tuple[list[str | None], Array]:
+    def _check_columns(self, X: Any, **form: Any) -> tuple[list[str | None], Array]:
+        """Check the metadata of X for a fit; return the kinds of its columns and its cells."""
         kinds = column_kinds(X)
         self._types = (TYPES_DESCRIPTION,) if any(kinds or ()) else ()
         cells = self._cells(X, ensure_min_samples=2, **form)
         return kinds or [column_kind(cells.dtype)] * cells.shape[1], cells
 
     def _check_input(self, X: Any, y: Any) -> tuple[list[str | None], Array, Array]:
-        """Return the columns' kinds, the cells and the labels, checked by metadata alone."""
+        """Check the metadata of X and y; return the kinds of columns, the cells and the labels."""
         y = y if y is None else check_labels(y, read=bool(self.assume_public_schema))
-        # A y of None is rejected there; any other is checked below, by its metadata alone.
-        kinds, cells = self._check_form(X, **({"y": None} if y is None else {}))
+        # scikit-learn rejects y if it is None; its metadata are checked below otherwise.
+        kinds, cells = self._check_columns(X, **({"y": None} if y is None else {}))
         labels = column_or_1d(y, warn=True)
         check_consistent_length(cells, labels)
         return kinds, cells, labels
 
-    def _columns(self, kinds: list[str | None], cells: Array) -> tuple[Column, ...]:
+    def _make_columns(self, kinds: list[str | None], cells: Array) -> tuple[Column, ...]:
+        """Make the columns of the features from `schema`, `bounds` and the types of X."""
         pairs, alike = parse_all_bounds(self.bounds, len(kinds))
         lone = cells.dtype.kind not in "iufb" and len(set(kinds)) == 1
         names = feature_names_of(self, len(kinds))
-        declared = select_declared_columns(self._schema(), names)
+        declared = select_declared_columns(self._load_schema(), names)
         return tuple(
             declared.get(name) or make_column(name, kind, pair, alike=alike, lone=lone)
             for name, kind, pair in zip(names, kinds, pairs, strict=True)
         )
 
-    def _schema(self) -> TableSchema | None:
+    def _load_schema(self) -> TableSchema | None:
+        """Load and check the argument `schema`; None without one."""
         if self.schema is None:
             return None
         schema = load_schema(self.schema)
@@ -606,7 +644,8 @@ class PrivateFit(BaseEstimator):
         return schema
 
     def _target_of_schema(self) -> Column | None:
-        schema = self._schema()
+        """Return the target that `schema` declares; None if it declares none."""
+        schema = self._load_schema()
         if schema is None:
             return None
         if schema.target.name in feature_names_of(self, getattr(self, "n_features_in_", 0)):
@@ -617,16 +656,27 @@ class PrivateFit(BaseEstimator):
         return schema.target if schema.target.is_declared else None
 
     def _target_name(self, y: Any, features: int) -> str:
+        """Return the name of y, changed if a feature has the same name."""
         name, taken = getattr(y, "name", None), feature_names_of(self, features)
         name = name if isinstance(name, str) and name else "target"
         while name in taken:
             name += "_"
         return name
 
-    def _class(
+    def _make_class_target(
         self, name: str, y: Any, labels: Array, classes: Any
     ) -> tuple[Column, Array | None, np.dtype[Any]]:
-        """Make the target column of classes; the type that y declares is public metadata."""
+        """Make the target column of a classification.
+
+        Args:
+            name: Name of the column.
+            y: Targets as the caller passed them; the type that y declares is public.
+            labels: Targets as an array, (records,): private.
+            classes: Declared labels; None: from `schema`, or estimated with DP.
+
+        Returns:
+            The column; the declared labels, None if they are estimated; the type of the labels.
+        """
         dtype = declared_label_type(y, labels)
         _check_label_type(dtype)
         known, names = None, None
@@ -635,7 +685,7 @@ class PrivateFit(BaseEstimator):
             if aim.categories is None:
                 raise UsageError(
                     f"The schema declares the target {aim.name!r} as a number, and classes are "
-                    "predicted here: take a regressor, or `regression=True`."
+                    "predicted here: use a regressor, or `regression=True`."
                 )
             if classes is not None:
                 raise UsageError(
@@ -653,11 +703,14 @@ class PrivateFit(BaseEstimator):
             known, dtype = None, common_label_type(labels)
             _check_label_type(dtype)
             self._types += (ASSUMED_LABEL_TYPE,) if dtype.kind != "O" else ()
-        # The column rejects names that are None or duplicate.
+        # `Column` rejects names that are None or occur twice.
         column = Column(name=name, kind="category", categories=names)  # type: ignore[arg-type]
         return column, known, dtype
 
-    def _number(self, name: str, labels: Array, bounds: Pair | None) -> tuple[Column, Array]:
+    def _make_number_target(
+        self, name: str, labels: Array, bounds: Pair | None
+    ) -> tuple[Column, Array]:
+        """Make the target column of a regression; return it and the targets as numbers."""
         if labels.dtype.kind not in "iufbO":
             raise ValueError(f"y is of type {labels.dtype}: expected numbers.")
         numbers = convert_to_numbers(labels)
@@ -667,7 +720,7 @@ class PrivateFit(BaseEstimator):
             if aim.bounds is None:
                 raise UsageError(
                     f"The schema declares the target {aim.name!r} as classes, and a number is "
-                    "predicted here: take a classifier, or leave `regression` out."
+                    "predicted here: use a classifier, or leave `regression` out."
                 )
             if bounds is not None:
                 raise UsageError(

@@ -1,16 +1,17 @@
 """scikit-learn transformers: private feature selection or projection under one budget.
 
     fit(X, y)  ->  metadata of X and y  ->  schema (declared, estimated with DP, or assumed public)
-               ->  plan without a final model: all of epsilon is for the selection
-               ->  charged, then read  ->  the support, or the components; nothing else is stored
+               ->  plan without a final model: the selection has the whole epsilon
+               ->  the plan is charged, then the records are read
+               ->  support of the selected columns, or components; no record is stored
 
     PrivateCFS    contingency tables with noise, CFS-Greedy on them          Algorithm 3
     PAFS          sets of columns evolve by privately trained models         Algorithm 4
     PrivatePCA    z = (x - mean) scale @ components^T, all three released    Analyze Gauss
 
-Module `fits` defines the meaning of `bounds` for each kind of X; a number has no bins here. If all
-columns are numbers, a missing one is in the middle of its bounds, and features are columns.
-Otherwise the schema encodes a record, and a column is selected if any of its features is.
+Module `fits` explains `bounds` for each kind of X. Numbers have no bins here. If all columns are
+numbers, each column is one feature, and a missing number is replaced by the middle of its bounds.
+Otherwise the schema encodes a record, and a column is selected if any of its features is selected.
 
 `transform` reads released values and the rows passed to it. It costs nothing, but its output is as
 private as these rows.
@@ -61,12 +62,12 @@ from pasearch.runs.folder import RunFolder
 from pasearch.sklearn_api.fits import DATASET_NAME, Array, Pair, PrivateFit
 
 SCALED_MISSING_VALUE = 0.5
-"""Value of a missing number, scaled to [0, 1]: the middle of its bounds."""
+"""Value that replaces a missing number, scaled to [0, 1]: the middle of its bounds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FitSelection:
-    """Finished selection as values: all that its fit released, except for the arrays of a PCA.
+    """Released values of a fitted selector, except the arrays of a PCA.
 
     Args:
         document: Budget, privacy cost, events and selected features; keys as in `result.json`
@@ -87,9 +88,9 @@ class FitSelection:
         if document["reproducible"]:
             return "None: whoever knows random_state can subtract the noise."
         return (
-            f"What this fit has released is ({price.epsilon:.4g}, {price.delta:g})-differentially "
-            f"private for one record, under {document['price']['adjacency']}; bound by "
-            f"{price.accountant}."
+            f"The released values of this fit are ({price.epsilon:.4g}, {price.delta:g})-"
+            f"differentially private for one record, under {document['price']['adjacency']}; "
+            f"accountant: {price.accountant}."
         )
 
     @property
@@ -103,16 +104,17 @@ class FitSelection:
 def run_selection(
     request: FeatureRequest, table: TableSchema, cells: Array, labels: Array, types: tuple[str, ...]
 ) -> tuple[SelectionResult, TableSchema, dict[str, Any]]:
-    """Plan, charge and select. The run's folder and its keys are always destroyed.
+    """Plan, charge and run a selection in a temporary folder, which is deleted with its keys.
 
-    The selection reads all records, except for a tenth for scores and for estimates.
+    The selection reads all records. If it needs scores or estimates, these read a tenth of the
+    records, and the selection reads the others.
 
     Args:
         request: Settings of the run.
         table: Declared schema.
         cells: Records in the data's units, (records, columns): private.
         labels: Targets, (records,): private.
-        types: Assumptions that the records' types are public.
+        types: Names of data types that are assumed public.
 
     Returns:
         The selection, the complete schema without bins, and the document of `FitSelection`.
@@ -125,7 +127,7 @@ def run_selection(
     known: Any = dataset.schema
     if known.complete:
         dataset = _prepare_dataset(known, cells, labels, types)
-    # Methods without candidates ignore the trainer.
+    # Methods that train no candidates ignore the trainer.
     trainer = "objective" if request.trainer == "auto" else request.trainer
     choice = make_selection_choice(request, request.method, trainer)
     scored = choice.selector.trains_candidates or bool(dataset.schema.undeclared)
@@ -144,14 +146,14 @@ def run_selection(
                 dataset.partition(plan.split, keys.stream("split").generator())
                 if plan.estimates_schema:
                     known = estimate_schema(plan, dataset, ledger, keys, folder).schema
-                    # The same records in each partition, as the permutation sees no value.
+                    # Each partition gets the same records, as the split depends on n alone.
                     dataset = _prepare_dataset(known, cells, labels, types)
                     dataset.partition(plan.split, keys.stream("split").generator())
                     plan = replace(plan, schema=dataset.schema)
                 complete = _remove_bins(known)
                 chosen = FeatureSearch(
                     plan=plan, dataset=dataset, ledger=ledger, keys=keys, device=device,
-                    columns=_column_of_each_feature(complete),
+                    columns=_list_column_indices(complete),
                 ).choose()  # fmt: skip
                 prepared = replace(prepared, plan=plan)
                 document = _make_document(
@@ -165,13 +167,14 @@ def run_selection(
 def _make_dataset(
     schema: AnySchema, cells: Array, labels: Array, types: tuple[str, ...]
 ) -> Dataset:
+    """Make the data set of a fit."""
     return Dataset(name=DATASET_NAME, schema=schema, features=cells, labels=labels, assumed=types)
 
 
 def _prepare_dataset(
     table: TableSchema, cells: Array, labels: Array, types: tuple[str, ...]
 ) -> Dataset:
-    """Prepare records, each on its own: numbers only, or a table encoded without bins."""
+    """Make the data set with a complete schema, in which numbers alone are scaled to [0, 1]."""
     if not _has_only_numbers(table):
         return _make_dataset(_remove_bins(table), cells, labels, types)
     schema = Schema(
@@ -179,7 +182,7 @@ def _prepare_dataset(
         target=table.target_bounds, regression=table.regression,
     )  # fmt: skip
     if not table.regression:
-        # A label of no known class is -1: the null record.
+        # A label of an unknown class becomes -1, which marks the null record.
         codes, valid = table.encode_labels(labels)
         labels = np.where(valid, codes, -1)
     return _make_dataset(schema, scale_columns(table, cells).astype(np.float32), labels, types)
@@ -189,7 +192,8 @@ def _make_document(
     prepared: Prepared[FeaturePlan], table: TableSchema, estimated: tuple[str, ...],
     chosen: SelectionResult, device: str, reproducible: bool,
 ) -> dict[str, Any]:  # fmt: skip
-    plan, owners = prepared.plan, _column_of_each_feature(table)
+    """Make the document of `FitSelection`."""
+    plan, owners = prepared.plan, _list_column_indices(table)
     names = feature_names(table, len(owners))
     if _has_only_numbers(table):
         names = [column.name for column in table.columns]
@@ -212,28 +216,30 @@ def _make_document(
 
 
 def _has_only_numbers(table: TableSchema) -> bool:
+    """Check whether all columns are numbers."""
     return all(column.kind == "number" for column in table.columns)
 
 
 def _remove_bins(table: TableSchema) -> TableSchema:
+    """Return the schema without bins of numbers."""
     columns = (replace(c, bins=0) if c.kind == "number" else c for c in table.columns)
     return replace(table, columns=tuple(columns))
 
 
-def _column_of_each_feature(table: TableSchema) -> Array:
-    """Return the column index of each feature, (d,); with numbers only, features are columns."""
+def _list_column_indices(table: TableSchema) -> Array:
+    """Return the index of the column of each feature, (features,)."""
     widths = [1 if _has_only_numbers(table) else column.width for column in table.columns]
     return np.repeat(np.arange(len(widths)), widths)
 
 
 def column_offsets_and_widths(table: TableSchema) -> tuple[Array, Array]:
-    """Return the lower bound and the width of the bounds of each number, (columns,)."""
+    """Return the lower bound, and the width of the bounds, of each number, (columns,) each."""
     bounds = np.array([column.bounds for column in table.columns], np.float64)
     return bounds[:, 0], bounds[:, 1] - bounds[:, 0]
 
 
 def scale_columns(table: TableSchema, cells: Array) -> Array:
-    """Scale numbers by their bounds to [0, 1], float64 (rows, columns)."""
+    """Scale numbers to [0, 1] by their bounds, float64 (rows, columns)."""
     scaled = np.empty(cells.shape)
     for place, column in enumerate(table.columns):
         values, known = column.scale_numbers(cells[:, place])
@@ -241,16 +247,17 @@ def scale_columns(table: TableSchema, cells: Array) -> Array:
     return scaled
 
 
-class _PrivateChoice(PrivateFit):
+class _PrivateTransformer(PrivateFit):
     """Base class of the three transformers."""
 
     METHOD: ClassVar[str]
-    """Name in `features.selector.SELECTORS`."""
+    """Name of the selection method, a key of `features.selector.SELECTORS`."""
 
-    def _choose(
+    def _run_selection(
         self, columns: tuple[Column, ...], cells: Array, target: Column, labels: Array,
         **options: Any,
     ) -> tuple[SelectionResult, TableSchema]:  # fmt: skip
+        """Run the selection, set the attributes of the fit, and return it with the full schema."""
         self._warn_of_random_state()
         request = FeatureRequest(
             data=DATASET_NAME, budget=Budget(self.epsilon, self.delta), method=self.METHOD,
@@ -266,12 +273,12 @@ class _PrivateChoice(PrivateFit):
         chosen, complete, document = run_selection(request, table, cells, labels, self._types)
         self.result_ = FitSelection(document=document)
         self.price_ = self.result_.price
-        self._count(self.price_)
+        self._count_fit(self.price_)
         return chosen, complete
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class _PrivateSelector(SelectorMixin, _PrivateChoice):
+class _PrivateSelector(SelectorMixin, _PrivateTransformer):
     """Base class of the selectors of columns."""
 
     classes: Iterable[Any] | None = None
@@ -299,20 +306,20 @@ class _PrivateSelector(SelectorMixin, _PrivateChoice):
         Cost: the budget; with a ledger, reserved there before a record is read.
         """
         kinds, cells, labels = self._check_input(X, y)
-        target, labels = self._target(self._target_name(y, cells.shape[1]), y, labels)
-        columns = self._columns(kinds, cells)
-        chosen, complete = self._choose(columns, cells, target, labels, **self._options())
+        target, labels = self._make_target(self._target_name(y, cells.shape[1]), y, labels)
+        columns = self._make_columns(kinds, cells)
+        chosen, complete = self._run_selection(columns, cells, target, labels, **self._options())
         self.support_ = np.zeros(len(columns), bool)
-        self.support_[_column_of_each_feature(complete)[list(chosen.order)]] = True
+        self.support_[_list_column_indices(complete)[list(chosen.order)]] = True
         return self
 
     def transform(self, X: Any) -> Any:
         """Return the selected columns with unchanged cells; a frame stays a frame.
 
         Args:
-            X: Records, with the columns of the fit.
+            X: Records with the columns of the fit.
 
-        Cost: none; but the result is as private as X.
+        Cost: none. The result is as private as X.
         """
         if not hasattr(X, "iloc"):
             return super().transform(X)
@@ -321,20 +328,22 @@ class _PrivateSelector(SelectorMixin, _PrivateChoice):
         return X.iloc[:, support]
 
     def _options(self) -> dict[str, Any]:
+        """Return the options of the request that only this selector has."""
         raise NotImplementedError
 
-    def _target(self, name: str, y: Any, labels: Array) -> tuple[Column, Array]:
+    def _make_target(self, name: str, y: Any, labels: Array) -> tuple[Column, Array]:
+        """Make the target column; return it and the targets in the form that the engine reads."""
         if self.regression:
             if self.classes is not None:
                 raise UsageError(
                     "classes and regression=True exclude each other: remove one of them."
                 )
-            return self._number(name, labels, self.target_bounds)
+            return self._make_number_target(name, labels, self.target_bounds)
         if self.target_bounds is not None:
             raise UsageError(
                 "target_bounds require regression=True: set it, or remove target_bounds."
             )
-        return self._class(name, y, labels, self.classes)[0], labels
+        return self._make_class_target(name, y, labels, self.classes)[0], labels
 
     def _get_support_mask(self) -> Any:
         check_is_fitted(self, "support_")
@@ -345,17 +354,19 @@ class _PrivateSelector(SelectorMixin, _PrivateChoice):
 class PrivateCFS(_PrivateSelector):
     """Selector of columns by CFS-Greedy on noisy contingency tables.
 
-    Guarantee: that of `PrivateFit`; the result of `transform` is not covered.
+    Guarantee: all attributes that a fit sets are together (epsilon, delta)-DP under zero-out
+    adjacency. The result of `transform` is as private as the records that are passed to it.
 
     Args:
-        epsilon: Total epsilon of a fit, above 0; all of it is for the selection.
+        epsilon: Total epsilon of a fit, above 0, all for the selection.
         delta: Total delta of a fit; None: the largest power of ten below 1/n.
         k: Number of selected columns; None: the columns of the features with the largest merit.
-        merits: Release for the merits: "tables" or "entropies"; see `features.cfs.CFSGreedy`.
+        merits: Noisy statistics from which merits are computed: "tables" or "entropies"
+            (`features.cfs.CFSGreedy`).
         bounds: Feature bounds, see `PrivateFit`; the same for `schema`, `assume_public_schema`,
             `max_categories`, `ledger`, `ledger_budget`, `force` and `random_state`.
         classes: Declared labels, two or more; None: estimated with DP.
-        regression: Whether y is a number and not a class.
+        regression: Whether the targets are numbers instead of classes.
         target_bounds: Declared (low, high) of a numeric target; None: estimated with DP.
 
     Attributes:
@@ -385,17 +396,17 @@ class PrivateCFS(_PrivateSelector):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class PAFS(_PrivateSelector):
-    """Selector of columns by PAFS: the set whose privately trained model scored best.
+    """Selector of columns by PAFS: a genetic search for the set with the best private model.
 
-    Guarantee, Attributes, Cost: same as `PrivateCFS`. All population times generations planned
-    trainings and scores are charged, and the scores are in `result_`.
+    Guarantee, Attributes, Cost: same as `PrivateCFS`. The plan charges population x generations
+    trainings and scores, and `result_` contains the noisy scores.
 
     Args:
         population: Number of sets per generation, 2 or more.
         generations: Number of generations, 1 or more.
-        trainer: Training method of a set's linear model: "objective" or "dpsgd"; see
-            `features.trainers.TRAINERS`.
-        bounds: Feature bounds; this and all other parameters same as for `PrivateCFS`. Undeclared
+        trainer: Training method of the linear model of a set, "objective" or "dpsgd"
+            (`features.trainers.TRAINERS`).
+        bounds: Feature bounds; this and all other parameters are as in `PrivateCFS`. Undeclared
             bounds are estimated with DP from the tenth of the records that the scores use.
         device: "auto", "cpu" or "cuda".
 
@@ -425,27 +436,27 @@ class PAFS(_PrivateSelector):
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class PrivatePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, _PrivateChoice):
+class PrivatePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, _PrivateTransformer):
     """Projection of records on principal components of noisy second moments.
 
         z = (x - mean_) scale_ @ components_^T
 
-    x is a record of numbers within its bounds; a missing number is in their middle. If other
-    columns exist, x is the record encoded by the schema, in [0, 1]. Mean, scale and components are
-    released. `scale_` divides by the square root of the standard deviation that the mean implies,
-    so that components do not depend on the width of the bounds.
+    x is a record of numbers, clipped to the bounds; a missing number is replaced by their middle.
+    If there are other columns, x is the record encoded by the schema, in [0, 1]. Mean, scale and
+    components are released. `scale_` divides by the square root of the standard deviation that the
+    mean implies, so that the components do not depend on the width of the bounds.
 
     Guarantee, Cost: same as `PrivateCFS`. y is ignored.
 
     Args:
         epsilon: Total epsilon of a fit, above 0; a tenth of it is for the means.
-        n_components: Number of components, 1 to the number of columns; None: d^(2/3) of d.
-        bounds: Feature bounds; this and all other parameters same as for `PrivateCFS`.
+        n_components: Number of components, 1 to the number of columns; None: d^(2/3) for d columns.
+        bounds: Feature bounds; this and all other parameters are as in `PrivateCFS`.
 
     Attributes:
-        components_: Orthonormal directions, (components, d), the first with the largest moment.
-        mean_: Means, (d,), in the data's units.
-        scale_: Factors of the centred features, (d,), above 0.
+        components_: Orthonormal directions, (components, d), by decreasing second moment.
+        mean_: Noisy means, (d,), in the data's units.
+        scale_: Factors by which the centred features are multiplied, (d,), above 0.
         result_: `FitSelection` with the released values; other attributes see `PrivateFit`.
 
     Example:
@@ -475,13 +486,13 @@ class PrivatePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, _PrivateChoi
 
         Cost: the budget; with a ledger, reserved there before a record is read.
         """
-        kinds, cells = self._check_form(X)
-        # The engine needs a target column, so it is 0 for every record.
+        kinds, cells = self._check_columns(X)
+        # The engine requires a target column, so all records get the target 0.
         name = self._target_name(None, cells.shape[1])
         unused = Column(name=name, kind="number", low=0.0, high=1.0)
-        chosen, self._table = self._choose(
-            self._columns(kinds, cells), cells, unused, np.zeros(len(cells)), k=self.n_components,
-            regression=True, device="cpu",
+        chosen, self._table = self._run_selection(
+            self._make_columns(kinds, cells), cells, unused, np.zeros(len(cells)),
+            k=self.n_components, regression=True, device="cpu",
         )  # fmt: skip
         view = chosen.view
         assert view.rotation is not None
@@ -501,9 +512,9 @@ class PrivatePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, _PrivateChoi
         """Project records, float64, (records, components).
 
         Args:
-            X: Records, with the columns of the fit.
+            X: Records with the columns of the fit.
 
-        Cost: none; but the result is as private as X.
+        Cost: none. The result is as private as X.
         """
         check_is_fitted(self, "components_")
         cells = self._cells(X, reset=False)

@@ -1,11 +1,12 @@
-"""Reconstruction of a finished run's plan and `result.json` from the run's outputs.
+"""Reconstruction of the plan and of `result.json` of a finished run.
 
-    result.json  =  f(plan, outputs of the run)      plan  =  g(public numbers, noise parameters)
+    plan         =  g(public numbers, noise parameters)
+    result.json  =  f(plan, outputs of the run)
 
-A plan is arithmetic on public numbers. Everything in `result.json` follows from it and from the
-outputs of the run: the winner, its noisy score count, and the trials that may be shown. So the
-document is reconstructed from these, and every difference is an alteration. docs/verify.md lists
-the values that are used unchecked.
+The outputs of a run are the winner, its noisy score count, and the trials that may be shown. These
+and the public numbers are read from `result.json`. The whole document is then made again from them,
+and a difference from the original shows that the original was changed. docs/verify.md lists the
+values that cannot be checked in this way.
 
 Source: docs/verify.md.
 """
@@ -38,21 +39,20 @@ from pasearch.runs.cluster import Cluster
 from pasearch.runs.estimates import LOWER_EDGES, UPPER_EDGES
 from pasearch.runs.journal import STORES
 from pasearch.search.plan import RECIPE_SETTING, Plan, make_plan
-from pasearch.search.strategy import Strategy, strategy_from_json
+from pasearch.search.strategy import strategy_from_json
 from pasearch.spaces.candidate import SETTINGS, Candidate
 from pasearch.spaces.space import Portfolio, SearchSpace, Space, check_settings
 from pasearch.training.recipe import Recipe
 
 Document = dict[str, Any]
 
-DEVICES = ("cpu", "cuda")
+DEVICES = ("cpu", "cuda")  # devices that a run may state
 
 SIZE_DEPENDENT_FIELDS = ("expected_batch_size", "steps", "cap", "schedule", "screening")
 """Fields of a recipe that depend on the number of training records."""
 
 ESTIMABLE_BOUNDS = {float(each) for edges in (LOWER_EDGES, UPPER_EDGES) for each in edges}
-"""Possible values of estimated bounds: the edges of the public scale of magnitudes, including
-+-1."""
+"""Possible values of privately estimated bounds: the edges of a public scale of magnitudes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,9 +60,9 @@ class Reconstruction:
     """The reconstructed plan and document of a run.
 
     Args:
-        plan: Plan for the inputs that the document states, with the complete schema.
-        document: `result.json` that follows from this plan and the outputs of the run.
-        problems: Problems of the plan itself, one sentence each.
+        plan: Plan for the inputs that the original document states, with the complete schema.
+        document: `result.json`, made again from this plan and the outputs of the run.
+        problems: Values of the original document that no plan has, one sentence each.
     """
 
     plan: Plan | FeaturePlan
@@ -71,22 +71,22 @@ class Reconstruction:
 
 
 def reconstruct(document: Document) -> Reconstruction:
-    """Reconstruct a run's plan and document.
+    """Reconstruct the plan and the document of a run.
 
     Args:
         document: Well-formed `result.json`.
 
     Raises:
-        UsageError: No plan can be made for it.
-        BudgetError: Its plan costs more than its budget.
+        UsageError: No plan exists for the stated inputs.
+        BudgetError: The plan costs more than the stated budget.
     """
     dials = StatedNoiseParameters(document["plan"]["dials"])
     of_features = document["task"] == FEATURE_SELECTION
     plan, made = (_reconstruct_features if of_features else _reconstruct_search)(document, dials)
     declared = declared_schema(document)
     made["warnings"] += find_result_warnings(made, plan.schema)
-    as_they_are = ("schema_version", "versions", "files", "effects")
-    made |= {name: document[name] for name in as_they_are if name in document}
+    copied = ("schema_version", "versions", "files", "effects")
+    made |= {name: document[name] for name in copied if name in document}
     unknown = (
         f"plan.dials has {short_repr(x)}, and the plan does not."
         for x in dials.list_unknown_names()
@@ -98,28 +98,9 @@ def reconstruct(document: Document) -> Reconstruction:
 
 
 def _reconstruct_search(document: Document, dials: StatedNoiseParameters) -> tuple[Plan, Document]:
-    strategy = strategy_from_json(document["plan"]["strategy"])
-    plan = _reconstruct_plan(document, strategy, dials)
-    found = SearchRunOutput(
-        candidate=read_candidate(document["best"]),
-        test_points=document["score"]["points"],
-        exact_points=_exact_score_count(document, plan),
-        test_cells=_read_cells(document, plan),
-        sha256=document["model"]["sha256"],
-        trials=tuple(
-            (each["parameters"], each["noisy_correct"]) for each in document.get("trials", ())
-        ),
-        steps_made=document["recipe"].get("steps_made", 0),
-        variant=document.get("variant"),
-    )
-    # What is shown of public data beside, and of no other.
-    names = ("curves", "compared", "measured_crossover") if plan.public else ()
-    beside = {name: document[name] for name in names if name in document}
-    return plan, make_result_document(plan, found, _run_environment(document)) | beside
-
-
-def _reconstruct_plan(document: Document, strategy: Strategy, dials: StatedNoiseParameters) -> Plan:
-    basis, split = document["plan"], _read_split(document, strategy.portions)
+    """Reconstruct the plan and the document of a run that trained networks."""
+    basis, strategy = document["plan"], strategy_from_json(document["plan"]["strategy"])
+    split = _read_split(document, strategy.portions)
     recipes = {
         split.train: _read_recipes(basis["finals"]),
         split.trial_size: _read_recipes(basis["recipes"]),
@@ -128,7 +109,7 @@ def _reconstruct_plan(document: Document, strategy: Strategy, dials: StatedNoise
     if not isinstance(picks, bool):
         raise malformed_error("plan.variants is neither true nor false")
     plan = make_plan(
-        _plan_terms(document, split),
+        _read_plan_terms(document, split),
         strategy=strategy,
         space=read_space(document["space"]),
         make_recipes=recipes.__getitem__,
@@ -140,15 +121,31 @@ def _reconstruct_plan(document: Document, strategy: Strategy, dials: StatedNoise
     )
     names = tuple(basis["recipe_names"])
     if len(names) != len(plan.recipes):
-        raise malformed_error("plan.recipe_names and plan.recipes are not equally many")
-    return replace(
+        raise malformed_error("plan.recipe_names and plan.recipes have different lengths")
+    plan = replace(
         plan, schema=restore_schema(document), recipe_names=names,
-        searched_on=document["searched_on"],
-        auto=document["auto"],
+        searched_on=document["searched_on"], auto=document["auto"],
     )  # fmt: skip
+    found = SearchRunOutput(
+        candidate=read_candidate(document["best"]),
+        test_points=document["score"]["points"],
+        exact_points=_compute_exact_count(document, plan),
+        test_cells=_read_cells(document, plan),
+        sha256=document["model"]["sha256"],
+        trials=tuple(
+            (each["parameters"], each["noisy_correct"]) for each in document.get("trials", ())
+        ),
+        steps_made=document["recipe"].get("steps_made", 0),
+        variant=document.get("variant"),
+    )
+    # Fields that only a run on public data has; they are copied unchecked.
+    public_fields = ("curves", "compared", "measured_crossover") if plan.public else ()
+    extra = {name: document[name] for name in public_fields if name in document}
+    return plan, make_result_document(plan, found, _read_environment(document)) | extra
 
 
-def _plan_terms(document: Document, split: Split) -> PlanTerms:
+def _read_plan_terms(document: Document, split: Split) -> PlanTerms:
+    """Read the public inputs of the plan."""
     basis, budget = document["plan"], document["budget"]
     return PlanTerms(
         name=document["dataset"]["name"], schema=declared_schema(document),
@@ -162,9 +159,10 @@ def _plan_terms(document: Document, split: Split) -> PlanTerms:
 def _reconstruct_features(
     document: Document, dials: StatedNoiseParameters
 ) -> tuple[FeaturePlan, Document]:
+    """Reconstruct the plan and the document of a feature selection."""
     basis = document["plan"]
     plan = make_feature_plan(
-        _plan_terms(document, _read_split(document, 1)),
+        _read_plan_terms(document, _read_split(document, 1)),
         choice=choice_from_json(basis["choice"]),
         selection_share=basis["selection_share"],
         searched_on=document["searched_on"],
@@ -172,8 +170,8 @@ def _reconstruct_features(
     )
     plan = replace(plan, schema=restore_schema(document), auto=document["auto"])
     found = _read_feature_output(document, plan)
-    made = make_result_document(plan, found, _run_environment(document))
-    if "temperature" not in document["recipe"]:  # of a file that states none it is 1
+    made = make_result_document(plan, found, _read_environment(document))
+    if "temperature" not in document["recipe"]:  # a missing temperature means 1
         made["recipe"].pop("temperature", None)
     return plan, made
 
@@ -184,11 +182,12 @@ def declared_schema(document: Document) -> AnySchema:
 
 
 def _read_recipes(values: list[Document]) -> tuple[Recipe, ...]:
-    # A file that states no temperature has 1.
+    """Restore recipes; a missing temperature means 1."""
     return tuple(Recipe.from_json({"temperature": 1.0} | each) for each in values)
 
 
 def _read_split(document: Document, portions: int) -> Split:
+    """Read the sizes of the partitions; `portions` is the number of disjoint subsets."""
     sizes = dict(document["dataset"]["slots"])
     fixed_tail, unused = document["plan"]["fixed_tail"], document["plan"].get("unused", 0)
     if portions > len(sizes):
@@ -198,16 +197,16 @@ def _read_split(document: Document, portions: int) -> Split:
         cuts = [name_subset(cut, number) for number in range(portions)]
         others = sum(size for name, size in sizes.items() if name not in cuts)
         sizes = {name: size for name, size in sizes.items() if name not in cuts}
-        sizes[cut] = document["dataset"]["n"] - others - unused  # a remainder is in no portion
+        sizes[cut] = document["dataset"]["n"] - others - unused  # includes an unused remainder
     if unknown := sorted(set(sizes) - {"search", "train", "validation", "test"}):
-        raise malformed_error(f"dataset.slots has no place for {short_repr(unknown[0])}")
+        raise malformed_error(f"dataset.slots has an unknown partition {short_repr(unknown[0])}")
     return Split(
         **{"train": 0, "test": 0, **sizes}, fixed_tail=fixed_tail, portions=portions, unused=unused
     )
 
 
 def read_space(values: Document) -> Space:
-    """Read the space of a `result.json`; its candidates may name one of several recipes."""
+    """Restore the search space of a `result.json`."""
     if values.get("family") == Portfolio.family:
         entries = tuple(read_candidate(each) for each in values["entries"])
         return Portfolio(name=values["name"], entries=entries)
@@ -215,7 +214,7 @@ def read_space(values: Document) -> Space:
 
 
 def read_candidate(values: Document) -> Candidate:
-    """Read a candidate from plain values, with its settings in their order."""
+    """Restore a candidate from plain values, with its settings in the same order."""
     plain = Candidate.from_json({**values, "settings": {}})
     settings = values["settings"]
     if unknown := sorted(set(settings) - {*SETTINGS, RECIPE_SETTING}):
@@ -225,9 +224,10 @@ def read_candidate(values: Document) -> Candidate:
 
 
 def _check_recipes(basis: Document) -> Iterator[str]:
+    """Check that the recipes of trials and of the final training are the same, without noise."""
     recipes, finals = basis.get("recipes") or [], basis.get("finals") or []
     if any(each.get("noise_multiplier") is not None for each in (*recipes, *finals)):
-        yield "plan.recipes says a noise_multiplier, which plan.dials alone decides."
+        yield "plan.recipes has a noise_multiplier, which only plan.dials may determine."
     kept = [
         [
             {name: value for name, value in each.items() if name not in SIZE_DEPENDENT_FIELDS}
@@ -240,6 +240,7 @@ def _check_recipes(basis: Document) -> Iterator[str]:
 
 
 def _check_schema(declared: AnySchema, plan: Plan | FeaturePlan) -> Iterator[str]:
+    """Check that the complete schema differs from the declared one by possible estimates only."""
     complete = plan.schema
     target = complete.target.name if isinstance(complete, TableSchema) else ""
     if complete.undeclared:
@@ -250,7 +251,7 @@ def _check_schema(declared: AnySchema, plan: Plan | FeaturePlan) -> Iterator[str
     for each in _list_columns(declared):
         now = found.get(each.name)
         if now is None or each.is_declared:
-            continue  # said above
+            continue  # reported above
         name = short_repr(each.name)
         if each.kind not in (None, now.kind) or not (
             each.has_undeclared_edges or each.bins == now.bins
@@ -267,7 +268,7 @@ def _check_schema(declared: AnySchema, plan: Plan | FeaturePlan) -> Iterator[str
         ):
             yield f"column {name} has bounds that no estimate gives."
         if now.kind == "number" and each.has_undeclared_edges and each.name != target:
-            # Estimated bins are edges between the bounds.
+            # Estimated bins are a tuple of edges between the bounds.
             bins, bounds = now.bins, now.bounds
             if not (
                 isinstance(bins, tuple)
@@ -279,15 +280,17 @@ def _check_schema(declared: AnySchema, plan: Plan | FeaturePlan) -> Iterator[str
 
 
 def _list_columns(schema: AnySchema) -> tuple[Column, ...]:
+    """List the columns of a table with its target; empty for arrays."""
     return (*schema.columns, schema.target) if isinstance(schema, TableSchema) else ()
 
 
-def _run_environment(document: Document) -> RunEnvironment:
+def _read_environment(document: Document) -> RunEnvironment:
+    """Read the environment of the run."""
     known = {"device": DEVICES, "storage": (None, *STORES), "executor": (None, Cluster.name)}
     for name, values in known.items():
         if document.get(name) not in values:
             raise malformed_error(
-                f"{name} is {short_repr(document.get(name))}, and no such {name} is known"
+                f"{name} is {short_repr(document.get(name))}, which is not a known {name}"
             )
     same = ("device", "reproducible", "secure_noise", "ledger")
     return RunEnvironment(
@@ -296,15 +299,16 @@ def _run_environment(document: Document) -> RunEnvironment:
     )  # fmt: skip
 
 
-def _exact_score_count(document: Document, plan: Plan | FeaturePlan) -> int | None:
+def _compute_exact_count(document: Document, plan: Plan | FeaturePlan) -> int | None:
+    """Compute the exact score count of the test from the exact score; None for private data."""
     if not plan.public:
         return None
-    right = plan.score_metric.to_share(document["score"]["exact"])
-    return round(right * plan.split.test * plan.max_count_per_record)
+    share = plan.score_metric.to_share(document["score"]["exact"])
+    return round(share * plan.split.test * plan.max_count_per_record)
 
 
 def _read_cells(document: Document, plan: Plan | FeaturePlan) -> list[int]:
-    """Read the entries of the noisy confusion matrix, whose shape the plan determines."""
+    """Read the noisy table of test counts as a list; the plan determines its length."""
     metric, rows = plan.test_metric, document["score"].get("cells")
     if not metric.columns:
         return []
@@ -324,6 +328,7 @@ def _read_cells(document: Document, plan: Plan | FeaturePlan) -> list[int]:
 
 
 def _read_feature_output(document: Document, plan: FeaturePlan) -> FeatureRunOutput:
+    """Read the output of a feature selection."""
     from pasearch.features.model import feature_names
 
     choice, best, shape = plan.choice, document["best"], plan.schema.shape
@@ -334,13 +339,13 @@ def _read_feature_output(document: Document, plan: FeaturePlan) -> FeatureRunOut
     names = feature_names(plan.schema, math.prod(shape))
     places = best["places"]
     if not all(0 <= place < len(names) for place in places) or len(set(places)) != len(places):
-        raise malformed_error("best.places names a feature twice, or one that is not there")
-    # What was released to choose features: of each method its own, and no more.
+        raise malformed_error("best.places has a feature twice, or one that does not exist")
+    # Released values by which the features were selected; they depend on the method.
     released: Document = {}
     if choice.selector.uses_merit:
         given = [each["uncertainty"] for each in document["relevance"]]
         if len(given) != len(names):
-            raise malformed_error("relevance has not one line a feature")
+            raise malformed_error("relevance does not have one entry per feature")
         released["relevance_of_noise"] = document["relevance_of_noise"]
         released["relevance"] = [
             {"feature": name, "uncertainty": value}
@@ -361,7 +366,7 @@ def _read_feature_output(document: Document, plan: FeaturePlan) -> FeatureRunOut
         },
         width=len(places) if best["directions"] is None else best["directions"],
         test_points=document["score"]["points"],
-        exact_points=_exact_score_count(document, plan),
+        exact_points=_compute_exact_count(document, plan),
         test_cells=_read_cells(document, plan),
         sha256=document["model"]["sha256"],
         link=plan.trainer.link(plan.schema.outputs, plan.schema.regression),

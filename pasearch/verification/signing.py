@@ -1,10 +1,10 @@
 """Signatures that show who published a `result.json` (ed25519).
 
-    release/result.sig      the signature of result.json, and its public key
+    release/result.sig      the signature of result.json, and the public key that verifies it
 
-`result.json` contains the hashes of all other files of `release/`, so one signature covers them
-all. The key in `result.sig` only shows that the two match. The owner of the key is known only to a
-reader who has the signer's public key from another source.
+`result.json` contains the hashes of all other files of `release/`, so one signature covers all of
+them. The key in `result.sig` does not show who signed. A reader knows the signer only by comparing
+it with a public key that he got from the signer.
 
 Source: RFC 8032 (ed25519), by the package `cryptography`; docs/verify.md.
 """
@@ -28,16 +28,15 @@ from pasearch.errors import UsageError
 from pasearch.results import find_release
 from pasearch.runs.folder import atomic_write, sync_folder
 
-SIGNATURE_FILE = "result.sig"
-SIGNATURE_HEADER = "pasearch signature 1, ed25519"
+SIGNATURE_FILE = "result.sig"  # name of the file with the signature
+SIGNATURE_HEADER = "pasearch signature 1, ed25519"  # first line of this file
 
-MAX_KEY_BYTES = 100_000
-"""Size of a key or a signature in bytes."""
+MAX_KEY_BYTES = 100_000  # maximum number of bytes that are read of a key or a signature
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signature:
-    """The content of `result.sig`.
+    """Content of `result.sig`.
 
     Args:
         key: Public key, 32 bytes.
@@ -54,7 +53,7 @@ class Signature:
 
     @classmethod
     def read(cls, text: str) -> Signature | None:
-        """Parse the output of `text`; None if it is something else."""
+        """Parse the content of the file; None if it is not in this format."""
         lines = text.splitlines()
         fields = [line.partition(": ") for line in lines[1:]]
         names = [name for name, _, _ in fields]
@@ -69,11 +68,11 @@ class Signature:
 
     @property
     def fingerprint(self) -> str:
-        """Short hash of the key."""
+        """First 16 hexadecimal digits of the SHA-256 of the public key."""
         return hashlib.sha256(self.key).hexdigest()[:16]
 
-    def fits(self, content: bytes) -> bool:
-        """Check whether it is a valid signature of a content with its own key."""
+    def is_valid(self, content: bytes) -> bool:
+        """Check whether this is a signature of the content with the contained key."""
         try:
             Ed25519PublicKey.from_public_bytes(self.key).verify(self.value, content)
         except (InvalidSignature, ValueError):
@@ -82,10 +81,17 @@ class Signature:
 
 
 def create_key_pair(path: str | Path) -> Path:
-    """Write a new private key (mode 0600), and its public key to PATH.pub; return that path.
+    """Create a private key and its public key, each in a new PEM file.
+
+    Args:
+        path: Path of the new file with the private key, which gets mode 0600. The public key is
+            written to the same path with the suffix .pub.
+
+    Returns:
+        Path of the public key.
 
     Raises:
-        UsageError: A file exists, or cannot be written.
+        UsageError: One of the files exists, or cannot be written.
     """
     private, public = Path(path), Path(f"{path}.pub")
     key = Ed25519PrivateKey.generate()
@@ -125,6 +131,7 @@ def read_public_key(path: str | Path) -> Ed25519PublicKey:
 
 
 def _read_key(path: str | Path, half: Literal["private", "public"]) -> Any:
+    """Read the private or the public key in a PEM file."""
     of_signer = half == "public"
     expected = (
         "expected the signer's public key, as `pasearch key` writes it"
@@ -134,13 +141,13 @@ def _read_key(path: str | Path, half: Literal["private", "public"]) -> Any:
     )
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):
-            raise UsageError(f"{path} is no file: expected a {half} key, in PEM form.")
+            raise UsageError(f"{path} is not a file: expected a {half} key in PEM format.")
         with open(path, "rb") as stream:
             content = stream.read(MAX_KEY_BYTES)
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or "no such name"
         raise UsageError(
-            f"{path} cannot be read ({why}): expected a {half} key, in PEM form."
+            f"{path} cannot be read ({why}): expected a {half} key in PEM format."
         ) from None
     try:
         key: Any = (
@@ -149,23 +156,22 @@ def _read_key(path: str | Path, half: Literal["private", "public"]) -> Any:
             else form.load_pem_private_key(content, password=None)
         )
     except TypeError:
-        raise UsageError(
-            f"{path} has a passphrase, which cannot be asked for: {expected}."
-        ) from None
+        raise UsageError(f"{path} has a passphrase, which is not supported: {expected}.") from None
     except (ValueError, UnsupportedAlgorithm):
         other = "private" if of_signer else "public"
         found = f"{other.upper()} KEY".encode() in content
-        what = f"a {other} key" if found else f"no {half} key in PEM form"
-        raise UsageError(f"{path} holds {what}: {expected}.") from None
+        what = f"a {other} key" if found else f"no {half} key in PEM format"
+        raise UsageError(f"{path} contains {what}: {expected}.") from None
     if not isinstance(key, Ed25519PublicKey if of_signer else Ed25519PrivateKey):
-        raise UsageError(f"{path} holds a {half} key of another kind: {expected}.")
+        raise UsageError(f"{path} contains a {half} key of another kind: {expected}.")
     return key
 
 
 def sign(path: str | Path, key: Ed25519PrivateKey) -> Path:
-    """Write `result.sig` next to a finished run's `result.json`; replace one with the same key.
+    """Sign the `result.json` of a finished run, and write the signature to `result.sig`.
 
-    Its modification time is that of `result.json`, so that it reveals nothing about the run.
+    A previous signature with the same key is replaced. The file gets the modification time of
+    `result.json`, so that the time reveals nothing about the run.
 
     Args:
         path: Folder of the run, or its `release/` folder.
@@ -175,7 +181,7 @@ def sign(path: str | Path, key: Ed25519PrivateKey) -> Path:
         Path of `result.sig`.
 
     Raises:
-        UsageError: There is no result, or a signature with another key, or the folder is read-only.
+        UsageError: There is no result, another key has signed it, or the folder is read-only.
     """
     release = find_release(path)
     file, target = release / "result.json", release / SIGNATURE_FILE
@@ -198,33 +204,35 @@ def sign(path: str | Path, key: Ed25519PrivateKey) -> Path:
 
 
 def read_signature(release: Path) -> Signature | None:
-    """Read `result.sig`; None if there is none.
+    """Read the signature in a `release/` folder; None if there is none.
 
     Raises:
-        UsageError: The file is not a signature.
+        UsageError: The file does not contain a signature.
     """
     file = release / SIGNATURE_FILE
     if not os.path.lexists(file):
         return None
     if file.is_symlink() or not file.is_file():
-        raise UsageError(f"{SIGNATURE_FILE} is no plain file.")
+        raise UsageError(f"{SIGNATURE_FILE} is not a regular file.")
     with file.open("rb") as stream:
         content = stream.read(MAX_KEY_BYTES)
     found = Signature.read(content.decode("ascii", errors="replace"))
     if found is None:
-        raise UsageError(f"{SIGNATURE_FILE} holds no signature of this form.")
+        raise UsageError(
+            f"{SIGNATURE_FILE} does not contain a signature in the format of pasearch."
+        )
     return found
 
 
 def list_signature_problems(
     release: Path, signer: Ed25519PublicKey | None, content: bytes
 ) -> list[str]:
-    """List the problems of a release's signature, one sentence each.
+    """List the problems with the signature of a release, one sentence each.
 
     Args:
         release: Folder with `result.json`.
-        signer: Public key that must have signed; None accepts a missing or any valid signature.
-        content: Content of `result.json` as it was read for all other checks.
+        signer: Public key of the required signature; None accepts any valid signature, or none.
+        content: Content of `result.json` that all other checks used.
     """
     try:
         found = read_signature(release)
@@ -235,15 +243,15 @@ def list_signature_problems(
     problems = []
     if signer is not None and signer.public_bytes_raw() != found.key:
         problems.append(
-            f"{SIGNATURE_FILE} is of another key ({found.fingerprint}) than the one given."
+            f"{SIGNATURE_FILE} has another key ({found.fingerprint}) than the given one."
         )
-    if not found.fits(content):
+    if not found.is_valid(content):
         problems.append(f"{SIGNATURE_FILE} is not the signature of this result.json.")
     return problems
 
 
 def describe_signature(release: Path, *, trusted: bool) -> str:
-    """Describe a release's signature, which has no problem.
+    """Describe the signature of a release that has passed `list_signature_problems`.
 
     Args:
         release: Folder with `result.json`.

@@ -5,10 +5,11 @@
     release     hashes of all files; card and report rendered again, byte for byte; the model file
     signature   of `result.json`, if there is one
 
-A forger who creates the whole document from other numbers passes all checks but the last.
+A forger who makes up all numbers of a run, and a consistent document from them, passes every check
+except that of the signature.
 
-A noisy count, or a sum of m of them, is refused if the probability of such large noise is at most
-MAX_TAIL_PROBABILITY:
+A noisy count, or a sum of m noisy counts, is refused if noise of its size has a probability of at
+most MAX_TAIL_PROBABILITY. Z is the noise of one count:
 
     P(Z_1 + ... + Z_m > t)  <=  min over u in (0, epsilon) of (E e^(u Z))^m e^(-u t)
     E e^(u Z)               =   (1 - a)^2 / ((1 - a e^u) (1 - a e^-u)),    a = e^-epsilon
@@ -36,6 +37,7 @@ from pasearch.accounting.accountants import PrivacyCost, price_partitions
 from pasearch.accounting.calibration import COST_TOLERANCE
 from pasearch.api.binding import list_versions
 from pasearch.api.lifecycle import render_release_files
+from pasearch.api.request import MAX_CATEGORIES
 from pasearch.documents import check_fields, malformed_error, require_well_formed, short_repr
 from pasearch.errors import PasearchError, UsageError
 from pasearch.feature_effects import rank_model_effects
@@ -69,28 +71,28 @@ from pasearch.verification.reconstruction import (
     read_candidate,
     reconstruct,
 )
-from pasearch.verification.signing import SIGNATURE_FILE as SIGNATURE
-from pasearch.verification.signing import list_signature_problems, read_public_key
+from pasearch.verification.signing import (
+    SIGNATURE_FILE,
+    list_signature_problems,
+    read_public_key,
+)
 
 Document = dict[str, Any]
 
 MAX_LISTED_DIFFERENCES = 3
-"""Number of differences of one list that are reported."""
-
-MAX_CATEGORIES = 1_000_000
-"""Number of estimated categories of a column that is still plausible."""
+"""Maximum number of reported differences between two lists."""
 
 MAX_RELEASES = 1_000_000
-"""Number of releases that are composed: more than any run can plan."""
+"""Maximum number of releases whose privacy cost is composed; no run has more."""
 
 MAX_TAIL_PROBABILITY = 1e-12
-"""Probability that the noise exceeds its accepted range."""
+"""Maximum probability that genuine noise exceeds the accepted range."""
 
 BUILT_IN_SPACE_NAME = r"portfolio of \w+ networks"
 """Pattern of the names of built-in spaces."""
 
 CHANGED_SPACE_SUFFIX = ", as your options change it"
-"""Suffix of the name if options change settings of the candidates."""
+"""End of the name of a built-in space if options changed settings of its candidates."""
 
 
 def verify(path: str | Path, public: str | Path | None = None) -> tuple[PrivacyCost, list[str]]:
@@ -101,9 +103,9 @@ def verify(path: str | Path, public: str | Path | None = None) -> tuple[PrivacyC
         public: File with the signer's public key; None requires no signature.
 
     Returns:
-        The recomputed privacy cost, and one sentence for each disagreement (an empty list is
-        success). If the events do not follow from the plan, the cost is that of the plan; if no
-        plan can be made, it is the stated one.
+        The recomputed privacy cost, and one sentence for each disagreement; the list is empty if
+        all checks pass. If the stated events differ from those of the plan, the cost is that of the
+        plan. If no plan can be reconstructed, the cost is the stated one.
 
     Raises:
         UsageError: There is no result, it is malformed, or `public` is not a key.
@@ -126,23 +128,23 @@ def verify(path: str | Path, public: str | Path | None = None) -> tuple[PrivacyC
     of_features = document["task"] == FEATURE_SELECTION
     fields_of_task = documents.VERIFY_NETWORK_FIELDS
     check_fields(document, documents.VERIFY_FEATURE_FIELDS if of_features else fields_of_task)
-    results.compose_events(document)  # of no known type: refused
+    results.compose_events(document)  # refuses events of unknown types
     problems = []
     if content != (json.dumps(document, indent=2) + "\n").encode():
         problems.append(
             "result.json is not formatted by pasearch (a duplicate field, or other spaces)."
         )
-    with np.errstate(all="ignore"):  # numbers that nobody would plan with overflow
+    with np.errstate(all="ignore"):  # forged numbers may overflow
         try:
             with require_well_formed():
-                _check_cost(document)
+                _check_release_count(document)
                 again = reconstruct(document)
         except PasearchError as error:
             again, price = None, results.parse_price(document)
             problems += [f"the plan cannot be reconstructed, so no cost was computed: {error}"]
         else:
             if list_differences(again.document["events"], document["events"], "events"):
-                with require_well_formed():  # the plan has the price
+                with require_well_formed():
                     charged = {each["partition"] for each in document["events"]}
                     problems += _check_partitions(document, charged)
                 price = again.plan.price
@@ -155,8 +157,8 @@ def verify(path: str | Path, public: str | Path | None = None) -> tuple[PrivacyC
     return price, list(dict.fromkeys(problems))
 
 
-def _check_cost(document: Document) -> None:
-    """Refuse numbers that would take hours to compose; a UsageError."""
+def _check_release_count(document: Document) -> None:
+    """Refuse a document with more than `MAX_RELEASES` releases, whose composition would be slow."""
     counts: list[float] = [
         sum(each["count"] * _count_releases(each["event"]) for each in document["events"])
     ]
@@ -169,6 +171,7 @@ def _check_cost(document: Document) -> None:
 
 
 def _count_releases(event: Any) -> int:
+    """Count the elementary releases in the plain values of an event."""
     inside = [*event.get("events", ()), *([event["event"]] if "event" in event else [])]
     if event.get("type") == "no-release":
         return 0
@@ -176,10 +179,10 @@ def _count_releases(event: Any) -> int:
 
 
 def check_price(document: Document) -> tuple[PrivacyCost, list[str]]:
-    """Recompute the privacy cost from the events alone.
+    """Recompute the privacy cost from the stated events.
 
     Returns:
-        The cost, and the disagreements with the document and its budget.
+        The cost, and one sentence for each disagreement with the stated costs and the budget.
 
     Raises:
         UsageError: The events cannot be composed.
@@ -213,6 +216,7 @@ def check_price(document: Document) -> tuple[PrivacyCost, list[str]]:
 
 
 def _check_partitions(document: Document, charged: set[str]) -> Iterator[str]:
+    """Compare the partitions with records and those with events (`charged`)."""
     slots, n = document["dataset"]["slots"], document["dataset"]["n"]
     for name, size in slots.items():
         if not size > 0:
@@ -230,7 +234,7 @@ def _check_partitions(document: Document, charged: set[str]) -> Iterator[str]:
 
 
 def check_document(document: Document, again: Reconstruction) -> list[str]:
-    """List the differences from the reconstructed document."""
+    """List the differences from the reconstructed document, and values that no run can have."""
     try:
         with require_well_formed():
             problems = [*again.problems, *list_differences(again.document, document)]
@@ -261,7 +265,13 @@ def check_document(document: Document, again: Reconstruction) -> list[str]:
 
 
 def list_differences(again: Any, stated: Any, where: str = "") -> list[str]:
-    """List the differences between a document and its reconstruction, except for rounding."""
+    """List the differences between a document and its reconstruction, except rounding errors.
+
+    Args:
+        again: Reconstructed value.
+        stated: Value in the document.
+        where: Path of the value in the document, such as `best.layers[0]`.
+    """
     found: list[str] = []
     kinds = {type(again), type(stated)}
     if kinds == {dict}:
@@ -291,11 +301,12 @@ def list_differences(again: Any, stated: Any, where: str = "") -> list[str]:
 
 
 def is_equal_rounded(stated: float, recomputed: float) -> bool:
-    """Check whether two computations of a number agree; NaN agrees with nothing."""
+    """Check whether two numbers are equal up to rounding errors; NaN is not equal to anything."""
     return abs(stated - recomputed) <= COST_TOLERANCE * max(abs(recomputed), 1e-12)
 
 
 def _check_basis(document: Document) -> Iterator[str]:
+    """Check inputs of the plan that the reconstruction uses without comparing them."""
     basis = document["plan"]
     allowed = [ESTIMATE_DELTA if document["ledger"] is None else LEDGER_ESTIMATE_DELTA]
     if document["dataset"]["declared_public"]:
@@ -319,12 +330,13 @@ def _check_basis(document: Document) -> Iterator[str]:
 
 
 def _check_ledger_total(document: Document) -> list[str]:
+    """Check that the run fits the total budget of its shared ledger."""
     ledger = document["ledger"]
     if ledger is None:
         return []
     if set(ledger) != {"epsilon", "delta"}:
         return ["ledger has fields other than epsilon and delta."]
-    # A run and its ledger may have another delta each: at the ledger's, both can be compared.
+    # The ledger may have another delta than the run, so the cost is recomputed for this delta.
     together, _ = price_partitions(results.compose_events(document), ledger["delta"])
     if together.epsilon <= ledger["epsilon"] * (1 + COST_TOLERANCE):
         return []
@@ -332,6 +344,7 @@ def _check_ledger_total(document: Document) -> list[str]:
 
 
 def _check_auto(document: Document) -> list[str]:
+    """Check that the automatic choice names what was run."""
     auto = document["auto"]
     if auto is None:
         return []
@@ -357,6 +370,7 @@ def _check_auto(document: Document) -> list[str]:
 
 
 def _check_search(document: Document, again: Reconstruction) -> Iterator[str]:
+    """Check the space, the strategy, the trials and the winner of a run with networks."""
     plan: Any = again.plan
     best, trials = document["best"], document.get("trials")
     plain = read_candidate(best).to_json()
@@ -402,7 +416,7 @@ def _check_search(document: Document, again: Reconstruction) -> Iterator[str]:
         if known.setdefault(repr(trial["parameters"]), value) != value and plan.strategy.memoised:
             yield f"trials[{place}] has another score count than an equal trial."
     points = [each["noisy_correct"] for each in trials]
-    scores = [-math.inf if each is None else float(each) for each in points]  # None: it failed
+    scores = [-math.inf if each is None else float(each) for each in points]  # None: failed trial
     if isinstance(plan.strategy, Grid):
         yield from check_grid(plan, [each["parameters"] for each in trials])
     if isinstance(plan.strategy, SuccessiveHalving):
@@ -413,10 +427,12 @@ def _check_search(document: Document, again: Reconstruction) -> Iterator[str]:
 
 
 def _max_noise(most: int, epsilon: float) -> int:
+    """Return the maximum plausible noise of a count; a record contributes `most` at most."""
     return math.ceil(-math.log(MAX_TAIL_PROBABILITY) * most / epsilon)
 
 
 def _score_count_range(plan: Any) -> tuple[float, float]:
+    """Return the minimum and maximum plausible noisy score count of a trial."""
     if plan.score is None:
         return 0, 0
     most = plan.ranking_metric.max_points
@@ -425,11 +441,12 @@ def _score_count_range(plan: Any) -> tuple[float, float]:
 
 
 def _check_choice(document: Document, again: Reconstruction) -> Iterator[str]:
+    """Check the selected features against the method and its released values."""
     plan: Any = again.plan
     choice, best = plan.choice, document["best"]
     count, every = len(best["places"]), best["of"]
     selector = choice.selector
-    if selector.uses_merit:  # the released numbers that the choice was made from
+    if selector.uses_merit:  # the features were selected by these released numbers
         relevances = [each["uncertainty"] for each in document["relevance"]]
         if not all(0 <= each <= 1 for each in [*relevances, document["relevance_of_noise"]]):
             yield "relevance and relevance_of_noise must be in [0, 1]."
@@ -447,38 +464,38 @@ def _check_choice(document: Document, again: Reconstruction) -> Iterator[str]:
     if (best["merit"] is not None) != selector.uses_merit:
         yield "best.merit is only for methods that select by merit, such as cfs-greedy."
     if selector.shows_trials:
-        yield from _check_feature_sets(document, selector.trainings, plan)
+        trials, planned = document["trials"], selector.trainings
+        trained = [tuple(each["features"]) for each in trials]
+        if not 1 <= len(trained) <= planned:
+            yield f"trials has {len(trained)} entries, and at most {planned} were planned."
+        if len(set(trained)) != len(trained):
+            yield "trials has a set of features twice."
+        low, high = _score_count_range(plan)
+        for place, value in enumerate(each["noisy_correct"] for each in trials):
+            if plan.score is not None and not low <= value <= high:
+                yield f"trials[{place}].noisy_correct is {short_repr(value)}: no trial has that."
+        highest = max(each["noisy_correct"] for each in trials)
+        winners = [each["features"] for each in trials if each["noisy_correct"] == highest]
+        if best["features"] not in winners:
+            yield "best is not the set with the highest score count."
     sets = selector.candidate_sets(plan.schema)
     if sets is not None and best["places"] not in [np.flatnonzero(s).tolist() for s in sets]:
         yield "best is not one of the sets that the method compares."
 
 
-def _check_feature_sets(document: Document, planned: int, plan: Any) -> Iterator[str]:
-    trials, best = document["trials"], document["best"]["features"]
-    sets = [tuple(each["features"]) for each in trials]
-    if not 1 <= len(sets) <= planned:
-        yield f"trials has {len(sets)} entries, and at most {planned} were planned."
-    if len(set(sets)) != len(sets):
-        yield "trials has a set of features twice."
-    low, high = _score_count_range(plan)
-    for place, value in enumerate(each["noisy_correct"] for each in trials):
-        if plan.score is not None and not low <= value <= high:
-            yield f"trials[{place}].noisy_correct is {short_repr(value)}: no trial has that."
-    highest = max(each["noisy_correct"] for each in trials)
-    if best not in [each["features"] for each in trials if each["noisy_correct"] == highest]:
-        yield "best is not the set with the highest score count."
-
-
-# --- the strategy, as far as it follows from plan, space and study
+# --- parameters of the strategy that the plan, the space and the study determine
 
 
 def check_strategy(document: Document, plan: Any) -> Iterator[str]:
-    """Check parameters that no request sets: they follow from space, plan and study."""
+    """Check the parameters of the strategy that no option sets.
+
+    They must equal the values computed from the space, the plan and the study on public data.
+    """
     strategy = plan.strategy
     if strategy.within(plan.space) != strategy:
         yield "plan.strategy has another number of candidates than the space."
     insured = isinstance(strategy, ProtectedHalving)
-    follows = ["distinct", "returns", "trust", "handicaps", "least"]  # asked for, or checked below
+    follows = ["distinct", "returns", "trust", "handicaps", "least"]  # options, or checked below
     follows += ["looks", "scores"] if insured else []
     if odd := [name for name in strategy.changed_settings() if name not in follows]:
         yield f"plan.strategy.{odd[0]} differs from its default, and no option sets it."
@@ -490,7 +507,7 @@ def check_strategy(document: Document, plan: Any) -> Iterator[str]:
     bare = replace(
         plan, schema=declared, strategy=replace(strategy, trust=1.0, handicaps=None, least=0.0)
     )
-    # A space of the user's own may be called as the program's are.
+    # A space of the user may have the name of a built-in one.
     ways = [False]
     own = [each.architecture for each in study.entries[: strategy.candidates]]
     if re.fullmatch(f"{BUILT_IN_SPACE_NAME}({CHANGED_SPACE_SUFFIX})?", plan.space.name) and own == [
@@ -498,12 +515,12 @@ def check_strategy(document: Document, plan: Any) -> Iterator[str]:
     ]:
         ways = [True, False]
 
-    def follows_from(ours: bool) -> bool:
+    def is_consistent(ours: bool) -> bool:
         shares = choose_look_settings(study, *public, ours=ours)
         own = {name: getattr(strategy, name) for name in shares}
         return own == shares and set_prior_leads(bare, study, ours=ours).strategy == strategy
 
-    if not any(map(follows_from, ways)):
+    if not any(map(is_consistent, ways)):
         yield (
             "looks, scores, trust, handicaps or least of plan.strategy do not follow from the plan "
             "and the study."
@@ -513,14 +530,20 @@ def check_strategy(document: Document, plan: Any) -> Iterator[str]:
 def check_low_budget_trials(
     plan: Any, trials: list[Document], scores: list[float]
 ) -> Iterator[str]:
-    """Check the candidates of each successive-halving round: the default first, then the better."""
+    """Check which candidates each successive-halving round evaluated.
+
+    Args:
+        plan: Reconstructed plan.
+        trials: Parameters of all trials, in order.
+        scores: Noisy score count of each trial, -inf if it failed.
+    """
     space, strategy = plan.space, plan.strategy
     assert isinstance(strategy, SuccessiveHalving)
     first = trials[: strategy.candidates]
     if first[0] != space.candidate(space.default_genotype()).to_json():
         yield "trials[0] is not the default candidate, which is evaluated first."
     if len(space.sizes) == 1 or space.count() <= strategy.candidates:
-        stream = Keys.from_seed(0).stream("unused")  # such a space is gone through in order
+        stream = Keys.from_seed(0).stream("unused")  # small spaces are enumerated, not sampled
         every = draw_distinct_genotypes(space, strategy.candidates, stream)
         if first != [space.candidate(each).to_json() for each in every]:
             yield "trials are not the candidates of the first round."
@@ -530,9 +553,9 @@ def check_low_budget_trials(
 
 
 def check_grid(plan: Any, trials: list[Document]) -> Iterator[str]:
-    """Check that a grid trains every candidate at every level, in order."""
+    """Check that strategy grid trained every candidate at every noise level, in order."""
     space, strategy = plan.space, plan.strategy
-    stream = Keys.from_seed(0).stream("unused")  # such a space is gone through in order
+    stream = Keys.from_seed(0).stream("unused")  # small spaces are enumerated, not sampled
     level = [
         space.candidate(each).to_json()
         for each in draw_distinct_genotypes(space, strategy.candidates, stream)
@@ -549,7 +572,7 @@ def check_built_in_space(document: Document, plan: Plan) -> list[str]:
         return []
     settled = name.endswith(CHANGED_SPACE_SUFFIX)
 
-    def sort_entries(space: Any) -> list[str]:  # whose order depends on the signal
+    def sort_entries(space: Any) -> list[str]:  # the order of entries depends on the signal
         every = [each.to_json() for each in getattr(space, "entries", ())]
         if settled:
             every = [{**each, "settings": None} for each in every]
@@ -564,7 +587,7 @@ def check_built_in_space(document: Document, plan: Plan) -> list[str]:
 
 
 def check_recipe_names(names: Sequence[str]) -> Iterator[str]:
-    """Check that recipes have the program's names, because the report contains them."""
+    """Check that names of recipes are those that pasearch writes, because the report has them."""
     field = "|".join(sorted((*(each.name for each in fields(Recipe)), "bounding", "preset")))
     law = r"[a-z-]+(?::[0-9.e+-]+)?"
     noise = (
@@ -579,7 +602,7 @@ def check_recipe_names(names: Sequence[str]) -> Iterator[str]:
             yield f"plan.recipe_names has {short_repr(name)}, which is not the name of a recipe."
 
 
-# --- the test's table of counts
+# --- the table of test counts
 
 
 def flatten_cells(rows: Sequence[Sequence[int]]) -> list[int]:
@@ -588,12 +611,12 @@ def flatten_cells(rows: Sequence[Sequence[int]]) -> list[int]:
 
 
 def noise_reach(cells: int, epsilon: float, often: float = MAX_TAIL_PROBABILITY) -> int:
-    """Bound the noise of the sum of several counts, on either side.
+    """Return the maximum plausible absolute noise of the sum of several counts.
 
     Args:
         cells: Number of counts in the sum.
         epsilon: Epsilon of the noise of each count.
-        often: Probability with which the noise may be larger.
+        often: Probability that the noise is larger.
     """
     u = epsilon * np.linspace(0.001, 0.999, 999)
     both = -np.expm1(u - epsilon) * -np.expm1(-u - epsilon)
@@ -602,11 +625,11 @@ def noise_reach(cells: int, epsilon: float, often: float = MAX_TAIL_PROBABILITY)
 
 
 def check_cells(score: dict[str, Any], metric: Metric) -> Iterator[str]:
-    """Check a noisy confusion matrix: its entries, their sum, and the correct predictions.
+    """Check a noisy table of test counts: its entries and their sum.
 
     Args:
-        score: The `score` of a `result.json`.
-        metric: Metric of the test, which is computed from the matrix.
+        score: Field `score` of `result.json`.
+        metric: Metric of the test, which is computed from the table.
     """
     table, epsilon = read_table(score), float(score["noise"]["epsilon"])
     if table is None:
@@ -620,7 +643,7 @@ def check_cells(score: dict[str, Any], metric: Metric) -> Iterator[str]:
     if not -together <= sum(counts) <= of + together:
         yield f"score.cells has {sum(counts)} records in total, but the test has {of}."
     if "exact" in score and metric.name == "accuracy":
-        # Of public data the number of correct predictions is shown without noise, too.
+        # For public data, the exact number of correct predictions is released too.
         exact, right = round(score["exact"] * score["of"]), int(table.is_correct.sum())
         if not abs(score["points"] - exact) <= noise_reach(right, epsilon):
             yield f"score.points is {score['points']}: its noise never reaches so far."
@@ -632,7 +655,13 @@ def check_cells(score: dict[str, Any], metric: Metric) -> Iterator[str]:
 def check_files(
     release: Path, document: Document, plan: Plan | FeaturePlan | None
 ) -> Iterator[str]:
-    """Check every file of `release/`: hashes, rendered texts and the bytes of the model."""
+    """Check every file in `release/`: hashes, rendered texts and the bytes of the model.
+
+    Args:
+        release: Folder with the files.
+        document: Content of `result.json`.
+        plan: Reconstructed plan; None if there is none.
+    """
     listed, model = document["files"], results.model_file_name(document)
     wanted = {"privacy-card.md", "privacy-card.json", "report.html", model}
     yield from (f"files does not list {name}." for name in sorted(wanted - set(listed)))
@@ -640,7 +669,7 @@ def check_files(
         f"files lists {short_repr(name)}: no run has that." for name in set(listed) - wanted
     )
     for each in sorted(release.iterdir()):
-        if each.name not in {*wanted, "result.json", SIGNATURE}:
+        if each.name not in {*wanted, "result.json", SIGNATURE_FILE}:
             yield f"{short_repr(each.name)} is in the folder, but no run writes it."
     contents: dict[str, bytes | None] = {}
     for name in sorted(wanted):
@@ -675,27 +704,26 @@ def check_files(
     weights = contents[model]
     if document["model"]["sha256"] != listed.get(model):
         yield "model.sha256 and files do not agree."
-    if weights is not None:
-        yield from _check_model(document, weights, plan)
-
-
-def _check_model(document: Document, weights: bytes, plan: Plan | FeaturePlan | None) -> list[str]:
+    if weights is None:
+        return
     try:
         with require_well_formed():
             if document["task"] == FEATURE_SELECTION:
-                of_task = _check_feature_weights(document, weights)
+                problems = _check_feature_weights(document, weights)
             else:
-                of_task = [*_check_network_file(document, weights, plan)]
-            return of_task or list_differences(
+                problems = [*_check_network_file(document, weights, plan)]
+            problems = problems or list_differences(
                 rank_model_effects(document, weights) or None, document.get("effects"), "effects"
             )
     except UsageError as error:
-        return [str(error)]
+        problems = [str(error)]
+    yield from problems
 
 
 def _check_network_file(
     document: Document, weights: bytes, plan: Plan | FeaturePlan | None
 ) -> Iterator[str]:
+    """Check that the file has the weights of the described network, and nothing else."""
     import torch
 
     state, again = results.build_network(document, weights).state_dict(), io.BytesIO()
@@ -705,7 +733,7 @@ def _check_network_file(
         other = "" if wrote == own else f" torch {short_repr(wrote)} wrote it, and this is {own}."
         yield f"model.pt contains more than its network.{other}"
     if plan is not None and not all(bool(each.isfinite().all()) for each in state.values()):
-        # A training that failed is released, and answers nothing.
+        # The network of a failed training is released, but counts as wrong on all records.
         reach = _max_noise(plan.max_count_per_record, plan.test.epsilon)
         cells = flatten_cells(document["score"].get("cells") or [[document["score"]["points"]]])
         if max(cells) > reach:
@@ -713,6 +741,7 @@ def _check_network_file(
 
 
 def _check_feature_weights(document: Document, weights: bytes) -> list[str]:
+    """Check that the file has finite weights of the selected features, and nothing else."""
     from pasearch.features.model import load_model, pack_model
 
     best, schema = document["best"], results.restore_schema(document)

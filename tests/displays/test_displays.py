@@ -246,8 +246,8 @@ def test_scores_are_shown_in_the_metrics_own_unit():
             assert display.deviations[0] is None  # of what is made of counts it is not known
             assert len(display.plot().ax_.collections) == 0
             return
-        share = own.noise(0.5).standard_deviation / (100 * own.max_points)
-        assert display.deviations[0] == pytest.approx(abs(own.slope(0.1)) * share)
+        share = own.make_noise(0.5).standard_deviation / (100 * own.max_points)
+        assert display.deviations[0] == pytest.approx(abs(own.compute_slope(0.1)) * share)
         assert "lower is better" in display.measure
 
 

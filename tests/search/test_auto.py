@@ -319,7 +319,7 @@ class TestThroughThePlan:
         ],
     )
     def test_settings_of_one_strategy_are_refused(self, more: dict, word: str):
-        with pytest.raises(UsageError, match=f"^{word}: auto chooses"):
+        with pytest.raises(UsageError, match=f"^{word}: with strategy auto"):
             plan_architecture_search(unreadable(), budget=Budget(1.0), steps=5, **more)
 
     @pytest.mark.unit

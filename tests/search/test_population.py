@@ -101,7 +101,7 @@ def test_the_longest_training_of_a_round_comes_first_and_changes_nothing_but_tha
 
     def noted(self: Any, asked: Any, trial: int, candidate: Any, trained: Any) -> Any:
         recipe = self.plan.trial_recipe(candidate, asked.shape)
-        order.append((asked.number, -self.plan._seconds(candidate, recipe)))
+        order.append((asked.number, -self.plan._estimate_seconds(candidate, recipe)))
         return genuine(self, asked, trial, candidate, trained)
 
     monkeypatch.setattr(engine.SearchEngine, "_run_trial", noted)

@@ -182,8 +182,8 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("options", "words"),
         [
-            ({"strategy": "rs"}, "by disjoint portions"),
-            ({"strategy": "fixed"}, "by disjoint portions"),
+            ({"strategy": "rs"}, "on a disjoint subset"),
+            ({"strategy": "fixed"}, "on a disjoint subset"),
             ({"candidates": 2}, "as many candidates"),
             ({"recipe": ["dpsgd", "no-such"]}, "is not known"),
             ({"recipe": ["dpsgd", "dynamic-validation"]}, "A recipe with validation queries"),

@@ -16,7 +16,7 @@ from doubles import Untouchable
 from pasearch.accounting.budget import Budget
 from pasearch.api import search as api
 from pasearch.api.lifecycle import Prepared
-from pasearch.api.resolve import check_same_form
+from pasearch.api.resolve import check_same_schema
 from pasearch.api.resume import resume
 from pasearch.data.front_ends import PrincipalComponents, Raw
 from pasearch.data.partitions import Dataset, Partition, PartitionCells, UnchargedReadError
@@ -88,7 +88,7 @@ def once(n: int = 200, steps: int = 60, epsilon: float = 8.0) -> Plan:
 
 
 def best(on: Dataset, space: Portfolio = BOTH) -> Candidate:
-    return Proxy(dataset=on).best(once(), space, device="cpu")
+    return Proxy(dataset=on).find_best(once(), space, device="cpu")
 
 
 class TestForm:
@@ -104,11 +104,11 @@ class TestForm:
     )
     def test_data_of_another_form_are_refused(self, private: Schema):
         with pytest.raises(UsageError, match="`search_on=`: 'others'"):
-            check_same_form(public(), private, "search_on")
+            check_same_schema(public(), private, "search_on")
 
     @pytest.mark.unit
     def test_other_bounds_are_no_other_form(self):
-        check_same_form(public(), Schema(shape=(4,), low=0, high=255, classes=2), "search_on")
+        check_same_schema(public(), Schema(shape=(4,), low=0, high=255, classes=2), "search_on")
 
     @pytest.mark.contract
     def test_private_records_cannot_be_searched_on(self):
@@ -297,7 +297,7 @@ class TestPlan:
     @pytest.mark.unit
     def test_a_private_search_and_its_settings_have_no_place_beside_it(self, others: Path):
         for strategy in ("rs", "mgrs", "paas", "stw"):
-            with pytest.raises(UsageError, match=f"`strategy={strategy}` has no place"):
+            with pytest.raises(UsageError, match=f"`strategy={strategy}` cannot be used"):
                 prepared(others, strategy=strategy)
         with pytest.raises(UsageError, match="`candidates=`"):
             prepared(others, candidates=4)
@@ -316,7 +316,8 @@ class TestPlan:
         self, others: Path, monkeypatch: pytest.MonkeyPatch, one: dict[str, Any]
     ):
         said = (
-            "`search_on=` searches, and `architecture=`, several recipes, or a recipe that changes"
+            "`search_on=` searches for a network, but `architecture=`, several recipes, or a "
+            "recipe that changes"
         )
         with watched(monkeypatch) as told, pytest.raises(UsageError, match=said):
             prepared(others, unreadable(), **{"space": "auto", **one})
@@ -363,7 +364,7 @@ class TestRun:
 
         x, y = arrays()
         dataset = Dataset(name="people", schema=SCHEMA, features=x, labels=y)
-        monkeypatch.setattr(Proxy, "best", peek)
+        monkeypatch.setattr(Proxy, "find_best", peek)
         with pytest.raises(UnchargedReadError):
             prepared(others, dataset)
 
@@ -380,7 +381,7 @@ class TestRun:
             patch.setattr(engine, "train_candidate", stop)
             with pytest.raises(InterruptedRunError):
                 api.run(made, out=tmp_path / "x", progress=None)
-        monkeypatch.setattr(Proxy, "best", stop)
+        monkeypatch.setattr(Proxy, "find_best", stop)
         assert engine.train_candidate is genuine
         result = resume(tmp_path / "x", data=arrays())
         assert result.best == made.plan.space.candidate((0,))

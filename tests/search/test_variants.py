@@ -43,7 +43,7 @@ def walked(steps: int, made: int | None = None) -> tuple[Trajectory, nn.Module]:
     kept, last = Trajectory(steps), network()
     for finished in range(1, (made or steps) + 1):
         last = network(float(finished))
-        kept.watch(finished, last)
+        kept.record(finished, last)
     return kept, last
 
 
@@ -52,7 +52,7 @@ def by_name(outputs: int = 2, steps: int = 20, made: int | None = None) -> dict[
     return dict(
         zip(
             variants.list_variant_names(ACCURACY, outputs),
-            kept.variants(last, outputs),
+            kept.make_variants(last, outputs),
             strict=True,
         )
     )
@@ -110,7 +110,7 @@ class TestVariants:
     @pytest.mark.parametrize("outputs", [1, 2, 10])
     def test_there_are_as_many_as_are_named_and_most_of_two_classes(self, outputs: int):
         kept, last = walked(4)
-        assert len(kept.variants(last, outputs)) == len(
+        assert len(kept.make_variants(last, outputs)) == len(
             variants.list_variant_names(ACCURACY, outputs)
         )
         assert len(variants.list_variant_names(ACCURACY, outputs)) <= len(
@@ -122,7 +122,7 @@ class TestVariants:
         kept, last = Trajectory(4), network()
         for each in last.parameters():
             each.data.fill_(torch.nan)
-        assert len(kept.variants(last, 2)) == len(variants.list_variant_names(ACCURACY, 2))
+        assert len(kept.make_variants(last, 2)) == len(variants.list_variant_names(ACCURACY, 2))
 
 
 class TestPick:

@@ -135,8 +135,8 @@ class TestTrainer:
         for temperature in (None, 2.0):
             kept = Trajectory(4, temperature)
             for step in range(1, 5):
-                kept.watch(step, network)
-            for weights in kept.variants(network, 3)[1:7]:
+                kept.record(step, network)
+            for weights in kept.make_variants(network, 3)[1:7]:
                 network_of, _ = network_and_records()
                 network_of.load_state_dict(weights)
                 with torch.no_grad():
