@@ -561,7 +561,11 @@ class Tabulated(Density):
     def __post_init__(self) -> None:
         Density.__post_init__(self)
         for name in ("knots", "log_values"):
-            object.__setattr__(self, name, _check_numbers(name, getattr(self, name)))
+            values = getattr(self, name)
+            if not isinstance(values, (tuple, list)):
+                raise UsageError(f"{name} is {values!r}: expected a tuple of numbers.")
+            check = check_nonnegative if name == "knots" else _check_finite
+            object.__setattr__(self, name, tuple(check(name, value) for value in values))
         if len(self.knots) != len(self.log_values) or not 2 <= len(self.knots) <= MAX_KNOTS:
             raise UsageError(
                 f"knots has {len(self.knots)} numbers and log_values {len(self.log_values)}: "
@@ -732,13 +736,6 @@ def _compute_linear_pieces(density: Tabulated) -> _LinearPieces:
 def _integrate_exponential(slopes: Array, widths: Array) -> Array:
     """Compute the integral of exp(slope x) over x from 0 to the width."""
     return special.exprel(slopes * widths) * widths
-
-
-def _check_numbers(name: str, values: object) -> tuple[float, ...]:
-    if not isinstance(values, (tuple, list)):
-        raise UsageError(f"{name} is {values!r}: expected a tuple of numbers.")
-    check = check_nonnegative if name == "knots" else _check_finite
-    return tuple(check(name, value) for value in values)
 
 
 def _check_finite(name: str, value: object) -> float:

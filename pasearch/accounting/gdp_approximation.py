@@ -133,18 +133,13 @@ def _estimate_atom_size(atom: Event, delta: float) -> tuple[float, float]:
             size = estimate_size(inner, delta)
             return size.variance, _total_tail_loss(size)
         case events.RepeatAndSelect(inner, law):
-            return _estimate_selection_size(estimate_size(inner, delta), law, delta)
+            size = estimate_size(inner, delta)
+            mu = math.sqrt(size.variance)
+            shift = _approximate_log_constant(mu, law)
+            epsilon = compute_gaussian_epsilon(mu, delta / max(1.0, law.base_mean)) + shift
+            variance = _capped_square(_find_gaussian_mu(epsilon, delta))
+            return variance, _total_tail_loss(size) + shift
     return 0.0, 0.0
-
-
-def _estimate_selection_size(
-    inner: EventSize, law: RunCountDistribution, delta: float
-) -> tuple[float, float]:
-    """Estimate variance and width of a selection from those of one run."""
-    mu = math.sqrt(inner.variance)
-    shift = _approximate_log_constant(mu, law)
-    epsilon = compute_gaussian_epsilon(mu, delta / max(1.0, law.base_mean)) + shift
-    return _capped_square(_find_gaussian_mu(epsilon, delta)), _total_tail_loss(inner) + shift
 
 
 def _approximate_log_constant(mu: float, law: RunCountDistribution) -> float:

@@ -223,15 +223,11 @@ def selection_log_constant(law: RunCountDistribution, profile: PrivacyProfile) -
         if not open_.any():
             return attained + 1e-5
         worst = max(attained + 1e-5, float(bound.max()))
-        low, high = _split_intervals(low[open_], high[open_])
+        low, high = low[open_], high[open_]
+        edges = low[:, None] + (high - low)[:, None] * np.linspace(0, 1, 7)  # six equal pieces
+        edges[:, -1] = high
+        low, high = edges[:, :-1].ravel(), edges[:, 1:].ravel()
     return worst
-
-
-def _split_intervals(low: Array, high: Array, pieces: int = 6) -> tuple[Array, Array]:
-    """Divide intervals into equal pieces; returns the lower and the upper ends."""
-    edges = low[:, None] + (high - low)[:, None] * np.linspace(0, 1, pieces + 1)
-    edges[:, -1] = high
-    return edges[:, :-1].ravel(), edges[:, 1:].ravel()
 
 
 @lru_cache(maxsize=256)

@@ -41,7 +41,7 @@ from pathlib import Path
 import numpy as np
 from scipy.special import logsumexp
 
-from pasearch.accounting.accountants import PrivacyCost, compute_delta, price
+from pasearch.accounting.accountants import MAX_LOSS, PrivacyCost, compute_delta, price
 from pasearch.accounting.budget import Budget
 from pasearch.accounting.checks import check_fraction, check_positive_integer
 from pasearch.accounting.events import (
@@ -72,8 +72,6 @@ PROFILE_SAMPLES = 120
 """Number of values of epsilon at which a privacy profile is evaluated."""
 INTEGRAL_CELLS = 2000
 """Number of cells in the numerical integral of a privacy profile."""
-MAX_LOSS = 500.0
-"""Maximum epsilon of a run; beyond it exp(epsilon) is near overflow, and the cost is infinite."""
 
 TOTAL_MARGIN = 1.02
 """Ratio of the result of `calibrate_total` to the cost of the runs, so that similar runs fit."""

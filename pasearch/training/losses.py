@@ -6,7 +6,6 @@ Source and proof: docs/guarantees/screening.md.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -120,7 +119,9 @@ def _iterate_losses(
     network: nn.Module, records: Records, device: str, chunk: int
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield the losses of records and their mask (False for null records), part by part."""
-    with _evaluation_mode(network, device):
+    modes = [(module, module.training) for module in network.modules()]
+    network.to(device).eval()
+    try:
         for start in range(0, len(records.y), chunk):
             part = slice(start, start + chunk)
             mask = records.valid[part]
@@ -128,15 +129,6 @@ def _iterate_losses(
             # The class of a null record is replaced by 0, so that its loss is finite.
             y = records.y[part].where(mask, 0)
             yield compute_losses(outputs, y), mask
-
-
-@contextmanager
-def _evaluation_mode(network: nn.Module, device: str) -> Iterator[None]:
-    """Set a network to evaluation mode on a device, and restore its mode after the block."""
-    modes = [(module, module.training) for module in network.modules()]
-    network.to(device).eval()
-    try:
-        yield
     finally:
         for module, mode in modes:
             module.training = mode

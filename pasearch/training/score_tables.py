@@ -485,7 +485,9 @@ def compute_error_measures(table: Table) -> dict[str, Measure]:
         return {name: unknown for name in ("mean_absolute_error", "median", "lead", "r2")}
     rows = table.counts.sum(axis=1)
     middle = (np.arange(bins) + 0.5) / bins
-    median, width = _interpolate_median(rows), 1 / bins
+    below = np.concatenate([[0.0], np.cumsum(np.maximum(rows, 0.0))])
+    median = float(np.interp(below[-1] / 2, below, np.linspace(0.0, 1.0, bins + 1)))
+    width = 1 / bins
     away = np.abs(middle - median)
     inside = away < width / 2  # this interval has values on both sides of the median
     away[inside] = ((width / 2) ** 2 + away[inside] ** 2) / width
@@ -513,13 +515,6 @@ def compute_error_measures(table: Table) -> dict[str, Measure]:
         "lead": mean_of(constant - errors),
         "r2": make_measure(min(1.0, explained), slope["error"]),
     }
-
-
-def _interpolate_median(rows: Array) -> float:
-    """Interpolate the median of a target in [0, 1] from its counts in equal intervals."""
-    counts = np.maximum(rows, 0.0)
-    below = np.concatenate([[0.0], np.cumsum(counts)])
-    return float(np.interp(below[-1] / 2, below, np.linspace(0.0, 1.0, len(rows) + 1)))
 
 
 def _clamp(share: float) -> float:

@@ -80,7 +80,8 @@ class RankedDensity:
 
     def to_json(self) -> dict[str, Any]:
         """Convert to a dictionary of JSON values; an infinite error becomes null."""
-        ratios = {"l1": _finite_or_none(self.l1), "l2": _finite_or_none(self.l2)}
+        errors = {"l1": self.l1, "l2": self.l2}
+        ratios = {name: each if math.isfinite(each) else None for name, each in errors.items()}
         return {**self.row.to_json(), "accountant": self.accountant, **ratios}
 
     def describe(self) -> str:
@@ -178,8 +179,3 @@ def format_density_name(density: Density) -> str:
     """Format a density as the string from which `parse_density` creates it."""
     own = DENSITY_PARAMETERS.get(density.name)
     return density.name if own is None else f"{density.name}:{getattr(density, own):.17g}"
-
-
-def _finite_or_none(value: float) -> float | None:
-    """Replace an infinite value by None."""
-    return value if math.isfinite(value) else None
