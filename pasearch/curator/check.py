@@ -25,7 +25,11 @@ from pasearch.curator.problems import (
 )
 from pasearch.data.cells import ColumnCells
 from pasearch.data.column import Column
-from pasearch.data.csv_file import describe_row_widths, read_table_with_faults
+from pasearch.data.csv_file import (
+    COMPRESSION_SUFFIXES,
+    describe_row_widths,
+    read_table_with_faults,
+)
 from pasearch.data.lines import Fault
 from pasearch.data.numbers import PLAIN_NUMBER_FORM, NumberForm
 from pasearch.data.parquet_file import ParquetFile, read_parquet
@@ -153,7 +157,8 @@ def check_table(
         f"{'number' if complete.target.kind == 'number' else 'class'}): they do not contribute to "
         "training, and each counts as an error in the test score"
     )
-    name = "a run does not accept this file name: rename the file to end in .csv"
+    ending = path.suffix if path.suffix.lower() in COMPRESSION_SUFFIXES else ""
+    name = f"a run does not accept this file name: rename the file to end in .csv{ending}"
     problems = (
         *([] if source is not None else [Problem(column=None, what=name)]),
         *in_table,

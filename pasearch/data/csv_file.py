@@ -358,13 +358,20 @@ def describe_row_widths(path: Path, schema: TableSchema) -> str:
     with open_csv(path, form) as file:
         found = [*file.form.rows(file.file, file.start)]
     widths = sorted({len(row) for row in found if isinstance(row, list)})
-    every = "every row" if all(isinstance(row, list) for row in found) else (
-        "every row that can be read"
-    )  # fmt: skip
+    whole = all(isinstance(row, list) for row in found)
+    every = "every row" if whole else "every row that can be read"
     many = f"{widths[0]:,}" if len(widths) == 1 else f"{widths[0]:,} to {widths[-1]:,}"
     cells, width = "cell" if widths[-1] == 1 else "cells", len(file.header)
     named = f"the header has {width:,}" if file.has_header else f"`columns=` names {width:,}"
-    advice = _suggest_separator(path, form)
+    if not whole and Fault.QUOTES in found:
+        advice = "A row is one line: replace line breaks inside quoted cells by spaces."
+    elif widths == [width + 1] and file.has_header:
+        advice = (
+            "Name the first column, if it holds the names of rows, or remove the separator at the "
+            "end of each row."
+        )
+    else:
+        advice = _suggest_separator(path, form)
     return f"{path}: {every} has {many} {cells}, and {named}. {advice}"
 
 

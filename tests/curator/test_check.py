@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import math
 import re
 from dataclasses import replace
@@ -288,6 +289,9 @@ class TestProblems:
     @pytest.mark.unit
     def test_a_name_that_no_run_takes_is_a_problem(self, tmp_path: Path):
         check(tmp_path, good_rows())
+        packed = tmp_path / "people.gz"
+        packed.write_bytes(gzip.compress((tmp_path / "people.csv").read_bytes()))
+        found(check_table(packed), None, "rename the file to end in .csv.gz")
         (tmp_path / "people.csv").rename(tmp_path / "people.txt")
         found(check_table(tmp_path / "people.txt"), None, "rename the file to end in .csv")
         with pytest.raises(UsageError, match=r"rename the file to \.csv"):
@@ -349,6 +353,10 @@ class TestWidth:
             ("a,b;c;y,z\n1;2;3\n4;5;6\n", {"separator": ","},
              "every row has 1 cell, and the header has 3. The separator seems to be ';': use "
              "`separator='semicolon'`."),
+            ("a,b,y\n" + numbers_between(",", width=4), {},
+             "every row has 4 cells, and the header has 3. Name the first column"),
+            ("a,b,y\n" + '1,"x\nz",2\n' * 9, {},
+             "every row that can be read has 2 cells, and the header has 3. A row is one line"),
             ('"1\n"2\n\n', {"columns": NAMES}, "no row can be used. Most frequent problem: a quot"),
         ],
     )  # fmt: skip
