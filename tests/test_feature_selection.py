@@ -291,6 +291,7 @@ class TestSources:
             (frame()[["pay"]], "fewer than two columns"),
             (frame().assign(pay=1 + 2j), "column 'pay' is of type complex128"),
             (pd.concat([frame()[["age"]], frame()], axis=1), "2 columns 'age'"),
+            (frame()[:0], "has no rows"),
         ):
             with pytest.raises(UsageError, match=message):
                 select_features(bad, out=tmp_path / "x")

@@ -126,6 +126,8 @@ def make_dataset_from_frame(frame: Any, request: Request) -> Dataset:
             )
     if len(names) < 2:
         raise UsageError("The frame has fewer than two columns: expected features and a target.")
+    if not len(frame):
+        raise UsageError("The frame has no rows: expected at least one record.")
     schema = make_undeclared_schema(names, names[-1]) if declared is None else declared
     schema = schema.for_header(names, where="The frame", target=request.target)
     task = {"regression": request.regression, "labels": request.labels}
