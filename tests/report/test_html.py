@@ -532,9 +532,9 @@ def test_a_character_that_acts_on_others_is_spelt_out():
 
 
 @pytest.mark.unit
-def test_half_a_surrogate_pair_in_a_category_is_refused():
-    """No cell can hold it, and no file: a page could not be written."""
-    with pytest.raises(UsageError, match=r"categories (holds|contains)"):
+def test_half_a_surrogate_pair_in_a_name_is_refused():
+    """No file can contain it, so the page could not be written."""
+    with pytest.raises(UsageError, match="name cannot be written as UTF-8"):
         report_html(hostile("safe\ud800gnp.exe"))
 
 
