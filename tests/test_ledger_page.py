@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import re
 import shlex
 import shutil
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from typer.testing import CliRunner
@@ -120,7 +122,9 @@ def test_a_run_is_added_once_with_the_users_word_and_in_order(
     about.write_text(json.dumps(json.loads(about.read_text()) | {"started": 10**9}))
     assert "began on 2001-09-09" in ledger("b", "--add", "one", "--same-data")[1]
     assert len(SharedLedger.open("b").runs()) == 1
-    monkeypatch.setattr("pasearch.runs.shared_ledger._today", lambda: "2001-09-08")
+    clock = Mock(wraps=datetime)
+    clock.datetime.now.return_value = datetime.datetime(2001, 9, 8)
+    monkeypatch.setattr("pasearch.runs.shared_ledger.datetime", clock)
     shutil.rmtree("two/private")
     assert ledger("b", "--add", "two", "--same-data")[0] == "UsageError"
 
