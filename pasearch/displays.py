@@ -491,7 +491,7 @@ class FeaturesDisplay(Display):
         measure: Name of the values, with their unit.
         of: Number of features of an encoded record.
         directions: Effects of positive and of negative values; empty if values have no sign.
-        noise: Relevance that one in ten irrelevant features exceeds by noise; None if unknown.
+        noise: Relevance that one in twenty irrelevant features exceeds by noise; None if unknown.
     """
 
     names: tuple[str, ...]
@@ -586,7 +586,7 @@ class FeaturesDisplay(Display):
             if self.directions:
                 ax.axvline(0.0, color="black", linewidth=0.8)
             if self.noise is not None:
-                label = "exceeded by one in ten irrelevant features"
+                label = "exceeded by one in twenty irrelevant features"
                 ax.axvline(
                     self.noise, color="black", linestyle=DASHED_PATTERN, linewidth=1.2, label=label
                 )

@@ -929,7 +929,7 @@ class TestRegression:
         x = np.random.default_rng(0).random((6000, 3), np.float32)
         result = search_architecture(
             (x, 0.25 + x[:, 0] / 2), budget=Budget(3.0), out=tmp_path / "x", regression=True,
-            bounds=(0.0, 1.0), target=(0.0, 1.0), strategy="fixed", steps=30, device="cpu",
+            bounds=(0.0, 1.0), strategy="fixed", steps=30, device="cpu",
         )  # fmt: skip
         score, told = result.document["score"], result.metrics
         assert score["columns"] == "error"

@@ -19,7 +19,6 @@ from pasearch.data.tables import TableSchema
 from pasearch.errors import UsageError
 from pasearch.features.contingency import (
     JointCounts,
-    _attribute_of_target,
     _attributes_of_column,
     count_tables,
     make_attributes,
@@ -127,7 +126,7 @@ class _Coder:
     @classmethod
     def of_target(cls, schema: TableSchema) -> _Coder:
         """Return the coder of the target: -1 where a record is null for it."""
-        target = _attribute_of_target(schema)
+        target = make_attributes(schema).items[-1]
 
         def encode(cells: np.ndarray) -> np.ndarray:
             y, known = schema.encode_labels(cells)

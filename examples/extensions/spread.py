@@ -64,9 +64,9 @@ class Spread(SizedSelector):
             if not reads.public:
                 noise = GaussianSum(noise_multiplier=reads.noise(LINE))
                 sums = width * noise.release(sums / width, stream.child(LINE))
-        order = np.argsort(-sums, kind="stable")[: self.count(len(sums))]
+        order = np.argsort(-sums, kind="stable")[: self.resolve_size(len(sums))]
         return SelectionResult.of(reads.means, order.tolist())
 
     def count_selected(self, features: int) -> int:
         """Return how many."""
-        return self.count(features)
+        return self.resolve_size(features)

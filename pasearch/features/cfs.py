@@ -634,7 +634,7 @@ class CFSGreedy(MeritSelector, SizedSelector):
                 counts features.
             to_class: Uncertainty of each feature with the target, (d,).
             between: Uncertainty of each pair of features, (d, d).
-            blank: Uncertainty that about one in ten irrelevant features exceeds.
+            blank: Uncertainty that about one in twenty irrelevant features exceeds.
         """
         order = cfs_greedy(to_class, between, until_no_gain=self.until_no_gain)
         if self.size is not None:
@@ -699,7 +699,7 @@ class CFSGenetic(MeritSelector, EvolvingSelector):
             means: Means of all features, (d,).
             to_class: Uncertainty of each feature with the target, (d,).
             between: Uncertainty of each pair of features, (d, d).
-            blank: Uncertainty that about one in ten irrelevant features exceeds.
+            blank: Uncertainty that about one in twenty irrelevant features exceeds.
             stream: Random stream of the whole selection.
         """
         found = cfs_genetic(
