@@ -55,7 +55,7 @@ class SelectionResult:
     Args:
         view: Transformation of records to the selected, scaled features.
         to_class: Symmetrical uncertainty of each feature with the target, (d,), if released.
-        blank: Uncertainty that about one in twenty irrelevant features exceeds; None if not released.
+        blank: Uncertainty that one in twenty irrelevant features exceeds; None if not released.
         order: Indices of the selected features, in the order of selection; () if there is none.
         merit: Merit of the selected set; None if the method has none.
         trials: Pairs (features, score count) of every candidate, if they may be shown.
