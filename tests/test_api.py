@@ -345,7 +345,7 @@ class TestResume:
     @pytest.mark.parametrize(
         ("place", "name", "changed", "told"),
         [
-            (torch, "get_num_threads", lambda: 17, "threads were .*, and are 17 .OMP_NUM_THREADS"),
+            (torch, "get_num_threads", lambda: 17, "threads was .*, and is 17 .OMP_NUM_THREADS"),
             (
                 binding,
                 "list_versions",
