@@ -38,7 +38,7 @@ from pasearch.accounting.calibration import calibrate_min
 from pasearch.accounting.events import Event, PoissonGaussian, SelfComposition
 from pasearch.errors import BudgetError, UsageError
 from pasearch.runs.keys import Keys, Stream
-from pasearch.runs.ledger import Ledger, Line, Receipt
+from pasearch.runs.ledger import Ledger, PlannedRelease, Receipt
 from pasearch.runs.normals import draw_normals
 from pasearch.runs.sums import SUM_ROUNDING
 from pasearch.training.batching import Poisson
@@ -213,7 +213,9 @@ class Site:
                 f"they have {self.budget.epsilon:g}: it does not take part."
             )
         self._plan = plan  # what it has agreed to: nothing else is answered
-        line = Line(name=LINE, partition=self.name, event=plan.step_event, count=plan.steps)
+        line = PlannedRelease(
+            name=LINE, partition=self.name, event=plan.step_event, count=plan.steps
+        )
         self.ledger = Ledger.create(self.folder / f"site-{self.number}.sqlite", [line])
         for other, key in public_keys.items():
             if other != self.number:

@@ -51,7 +51,7 @@ from pasearch.data.estimation import (
 from pasearch.data.split import Split, choose_estimation_partition
 from pasearch.data.tables import AnySchema
 from pasearch.errors import BudgetError, UsageError
-from pasearch.runs.ledger import Line
+from pasearch.runs.ledger import PlannedRelease
 from pasearch.training.metrics import Metric, choose_test_metric, find_metric
 
 if TYPE_CHECKING:
@@ -224,7 +224,7 @@ class CalibratedPlan(PlanTerms):
         validated_on: Name of the public data of the validation queries, if any.
     """
 
-    lines: tuple[Line, ...]
+    lines: tuple[PlannedRelease, ...]
     schema_estimate: SchemaEstimate | None = None
     class_estimate: SchemaEstimate | None = None
     auto: dict[str, Any] | None = field(default=None, hash=False)
@@ -439,7 +439,9 @@ def _scale_pure_delta(event: Any, factor: float) -> Any:
     return {name: _scale_pure_delta(value, factor) for name, value in event.items()}
 
 
-def events_by_partition(lines: tuple[Line, ...] | list[Line]) -> dict[str, Event]:
+def events_by_partition(
+    lines: tuple[PlannedRelease, ...] | list[PlannedRelease],
+) -> dict[str, Event]:
     """Return the composition of all lines of each partition, by its name."""
     grouped: dict[str, list[Event]] = {}
     for line in lines:
@@ -453,7 +455,7 @@ def events_by_partition(lines: tuple[Line, ...] | list[Line]) -> dict[str, Event
     }
 
 
-LinesOfValue = Callable[[float], list[Line]]
+LinesOfValue = Callable[[float], list[PlannedRelease]]
 """Function from the value of a noise parameter to the plan lines that it determines."""
 
 
@@ -487,7 +489,7 @@ SCORE_NOISE = NoiseParameter(bounds=SCORE_RANGE, event=lambda epsilon: Geometric
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LineTemplate:
+class ReleaseTemplate:
     """A line of a plan before its noise is calibrated.
 
     Args:
@@ -507,12 +509,16 @@ class LineTemplate:
     composed: Callable[[Event], Event] | None = None
     partition: str | None = None
 
-    def make_lines(self, value: float) -> list[Line]:
+    def make_lines(self, value: float) -> list[PlannedRelease]:
         """Make a list with the line for a value of the noise parameter."""
         assert self.partition is not None
         event = self.knob.event(value)
         charged = event if self.composed is None else self.composed(event)
-        return [Line(name=self.name, partition=self.partition, event=charged, count=self.times)]
+        return [
+            PlannedRelease(
+                name=self.name, partition=self.partition, event=charged, count=self.times
+            )
+        ]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -527,7 +533,7 @@ class PlanCalibrator:
 
     terms: PlanTerms
     dials: NoiseParameters = field(default_factory=NoiseParameters)
-    lines: list[Line] = field(default_factory=list)
+    lines: list[PlannedRelease] = field(default_factory=list)
 
     def calibrate(
         self, make_lines: LinesOfValue, bounds: tuple[float, float], share: float = 1.0
@@ -552,7 +558,7 @@ class PlanCalibrator:
         self.lines += make_lines(value)
         return value
 
-    def solve_line(self, line: LineTemplate, share: float = 1.0) -> float:
+    def solve_line(self, line: ReleaseTemplate, share: float = 1.0) -> float:
         """Calibrate a line, add it to the plan, and return its noise."""
         return line.knob.noise(self.solve(line.make_lines, line.knob.bounds, share))
 
@@ -601,10 +607,12 @@ class PlanCalibrator:
             )
             found = estimate(sigma, leak / items)
             place = choose_estimation_partition(terms.split)
-            self.lines.append(Line(name="schema", partition=place, event=found.event, count=items))
+            self.lines.append(
+                PlannedRelease(name="schema", partition=place, event=found.event, count=items)
+            )
         if classes is not None:
             self.lines.append(
-                Line(name=CLASSES_LINE, partition="train", event=classes.event, count=1)
+                PlannedRelease(name=CLASSES_LINE, partition="train", event=classes.event, count=1)
             )
         return found, classes
 
@@ -619,7 +627,7 @@ class PlanCalibrator:
             sigma = self.dials.calibrate_min(name, each.event, share, *SIGMA_RANGE)
             noise.append((each.text, sigma))
             self.lines.append(
-                Line(name=name, partition=partition, event=each.event(sigma), count=1)
+                PlannedRelease(name=name, partition=partition, event=each.event(sigma), count=1)
             )
         return tuple(noise)
 
@@ -665,7 +673,9 @@ def bound_network_form(schema: AnySchema, most: int) -> tuple[tuple[int, ...], i
     return schema.max_shape(most), schema.outputs or max(2, most)
 
 
-def compose_with(make_lines: LinesOfValue, others: Sequence[Line]) -> Callable[[float], Event]:
+def compose_with(
+    make_lines: LinesOfValue, others: Sequence[PlannedRelease]
+) -> Callable[[float], Event]:
     """Make the function from a noise parameter to the event of all lines in the same partitions.
 
     If the lines read several partitions, the event is the worst case over them, because each record

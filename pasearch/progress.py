@@ -18,7 +18,9 @@ from typing import Any, Self, TextIO
 from pasearch import status_message
 from pasearch.errors import UsageError
 
-SECRET_COUNT_MESSAGE = "Searching. The number of trainings is secret, so no progress is shown.\n"
+SECRET_TRAINING_COUNT_MESSAGE = (
+    "Searching. The number of trainings is secret, so no progress is shown.\n"
+)
 """The only message of a search under repeat-and-select until it ends."""
 
 MIN_UPDATE_SECONDS = 0.2
@@ -66,7 +68,7 @@ def resolve_progress(progress: Progress | bool | None, trainings: float | None) 
         return Progress()
     shown: Any = CellOutput() if is_notebook_output(stream) else stream
     if trainings is None:
-        shown.write(SECRET_COUNT_MESSAGE)
+        shown.write(SECRET_TRAINING_COUNT_MESSAGE)
         return Progress()
     return ProgressLine(trainings, shown, overwrite=is_interactive(stream))
 

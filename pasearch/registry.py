@@ -106,7 +106,7 @@ class Stage(NamedComponent, ABC):
             {name: getattr(self, name) for name in self.field_names()}
         )
 
-    def claims(self, steps: TrainingSteps) -> list[PublishedBound]:
+    def list_published_bounds(self, steps: TrainingSteps) -> list[PublishedBound]:
         """Return the published bounds for a training with this stage."""
         return []
 

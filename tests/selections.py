@@ -25,7 +25,7 @@ from pasearch.features.top_features import ClassShares, count_class_tables, scor
 from pasearch.features.trainers import DpSgdTrainer, MomentsTrainer, ObjectiveTrainer
 from pasearch.planning import PlanTerms
 from pasearch.runs.keys import Keys
-from pasearch.runs.ledger import Ledger, Line, Receipt
+from pasearch.runs.ledger import Ledger, PlannedRelease, Receipt
 
 NUMBERS = itertools.count()
 
@@ -140,7 +140,7 @@ def search_of(
     plan: FeaturePlan,
     folder: Path,
     *,
-    lines: tuple[Line, ...] | None = None,
+    lines: tuple[PlannedRelease, ...] | None = None,
     seed: int = 1,
     data: Dataset | None = None,
 ) -> FeatureSearch:

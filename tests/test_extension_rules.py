@@ -25,7 +25,7 @@ from pasearch.features.wrappers import RandomSubsetsSelector
 from pasearch.planning import check_selection_rule
 from pasearch.registry import Registry
 from pasearch.runs.journal import Journal
-from pasearch.runs.ledger import Line
+from pasearch.runs.ledger import PlannedRelease
 from pasearch.search.portions import DisjointPortions
 from pasearch.search.randomized import RandomizedSearch
 from pasearch.search.strategy import (
@@ -78,9 +78,11 @@ def test_a_round_is_trained_only_in_a_shape_that_was_priced(tmp_path: Path):
     class Cheap(FixedStrategy):
         name: ClassVar[str] = "cheap"
 
-        def lines(self, price: EventOfRound, partition: str, noun: str) -> list[Line]:
+        def list_releases(
+            self, price: EventOfRound, partition: str, noun: str
+        ) -> list[PlannedRelease]:
             event = price(RoundShape(steps=0.5))
-            return [Line(name=noun, partition=partition, event=event, count=1)]
+            return [PlannedRelease(name=noun, partition=partition, event=event, count=1)]
 
     with registered(STRATEGIES, Cheap):
         made = api.prepare(arrays(), strategy="cheap", **GIVEN)
@@ -243,8 +245,12 @@ def two_trials(name: str, line: str, place: str | None) -> type:
     class Two(FixedStrategy):
         selection_rule: ClassVar[str] = "composition"
 
-        def lines(self, price: EventOfRound, partition: str, noun: str) -> list[Line]:
-            return [Line(name=noun, partition=partition, event=price(FULL_ROUND), count=2)]
+        def list_releases(
+            self, price: EventOfRound, partition: str, noun: str
+        ) -> list[PlannedRelease]:
+            return [
+                PlannedRelease(name=noun, partition=partition, event=price(FULL_ROUND), count=2)
+            ]
 
         def charge(self, noun: str, number: int, trial: int) -> tuple[str, str]:
             return (line, "test") if trial else (noun, f"trial {trial}")
@@ -286,9 +292,13 @@ def test_one_score_pays_for_one_score_after_a_resume_too(
     class OneScore(two_trials("one-score", "training", None)):  # type: ignore[misc]
         scored: ClassVar[bool] = True
 
-        def lines(self, price: EventOfRound, partition: str, noun: str) -> list[Line]:
+        def list_releases(
+            self, price: EventOfRound, partition: str, noun: str
+        ) -> list[PlannedRelease]:
             count = 2 if noun == "training" else 1
-            return [Line(name=noun, partition=partition, event=price(FULL_ROUND), count=count)]
+            return [
+                PlannedRelease(name=noun, partition=partition, event=price(FULL_ROUND), count=count)
+            ]
 
         def charge(self, noun: str, number: int, trial: int) -> tuple[str, str]:
             return (noun, f"trial {trial}") if noun == "training" else (noun, "only")
@@ -316,10 +326,12 @@ def test_a_round_is_no_longer_than_its_own_line_has_priced(tmp_path: Path):
     class Longer(FixedStrategy):
         name: ClassVar[str] = "longer"
 
-        def lines(self, price: EventOfRound, partition: str, noun: str) -> list[Line]:
+        def list_releases(
+            self, price: EventOfRound, partition: str, noun: str
+        ) -> list[PlannedRelease]:
             price(FULL_ROUND)  # asked for, and charged to nothing
             event = price(RoundShape(steps=0.5))
-            return [Line(name=noun, partition=partition, event=event, count=1)]
+            return [PlannedRelease(name=noun, partition=partition, event=event, count=1)]
 
     with registered(STRATEGIES, Longer):
         made = api.prepare(arrays(), strategy="longer", **GIVEN)

@@ -194,8 +194,8 @@ def test_settings_of_a_network_are_checked_before_anything_is_charged(
 def test_a_papers_figure_is_of_the_training_that_is_made():
     own = {"layers": [], "settings": {"batch_share": 0.05, "steps": 160}}
     plan = api.plan_training(table(3000), budget=Budget(3.0), architecture=own, recipe="sa-dpsgd")
-    (claim,) = plan.claims()
+    (claim,) = plan.list_published_bounds()
     trained = plan.trial_recipe(candidate_of(plan))
-    (wanted,) = trained.claims(plan.split.train, plan.delta)
+    (wanted,) = trained.list_published_bounds(plan.split.train, plan.delta)
     assert claim == wanted
     assert trained.expected_batch_size == round(0.05 * plan.split.train)

@@ -188,7 +188,7 @@ class TestWays:
         plan = planned("fixed")
         assert plan.score is None
         assert plan.split.sizes() == {"train": 900, "test": 100}
-        assert plan.claims() == []
+        assert plan.list_published_bounds() == []
 
     @pytest.mark.unit
     def test_a_given_score_epsilon_is_taken(self):
@@ -230,8 +230,10 @@ class TestWays:
     @pytest.mark.unit
     def test_the_papers_figure_of_mgrs_is_summed_over_its_generations(self):
         plan = small(20_000, strategy="mgrs", candidates=8, generations=2)
-        (claim,) = plan.claims()
-        one = plan.strategy.claims(lambda _: 1.0, delta=1e-5, validation=plan.split.validation)
+        (claim,) = plan.list_published_bounds()
+        one = plan.strategy.list_published_bounds(
+            lambda _: 1.0, delta=1e-5, validation=plan.split.validation
+        )
         settings = {"acceptable_loss": 0.05, "failure_probability": 0.05, "epsilon": 1.0}
         size = {"validation_size": plan.split.validation}
         assert one[0].value == bao_equation_9_corrected(**settings, **size, runs=(8, 4)).value  # type: ignore[arg-type]

@@ -20,7 +20,7 @@ from pasearch.data import patches
 from pasearch.errors import UsageError
 from pasearch.progress import (
     MIN_FILE_LINE_SECONDS,
-    SECRET_COUNT_MESSAGE,
+    SECRET_TRAINING_COUNT_MESSAGE,
     Progress,
     ProgressBar,
     ProgressLine,
@@ -318,7 +318,9 @@ class TestFromPython:
         assert type(told) is Progress
         told.search(3, 1, 2)
         told.step(4, 5)
-        assert stream.getvalue() == ("" if isinstance(progress, Progress) else SECRET_COUNT_MESSAGE)
+        assert stream.getvalue() == (
+            "" if isinstance(progress, Progress) else SECRET_TRAINING_COUNT_MESSAGE
+        )
 
     @pytest.mark.unit
     def test_a_line_is_written_anew_and_ends_with_the_last_step(self):

@@ -257,12 +257,12 @@ class TestPlan:
         assert isinstance(line.event, Composition)
         assert all(isinstance(each, SelfComposition) for each in line.event.events)
         assert sum(each.count for each in line.event.events) == 24  # type: ignore[union-attr]
-        (claim,) = plan.claims()
+        (claim,) = plan.list_published_bounds()
         assert claim.source == "Yu et al. Theorem 3"
 
     @pytest.mark.unit
     def test_the_papers_price_of_screening_stands_beside_ours(self):
-        (claim,) = asked("sa-dpsgd").plan.claims()
+        (claim,) = asked("sa-dpsgd").plan.list_published_bounds()
         assert claim.source == "Fu et al. Theorem 1"
         assert "half of the updates" in claim.describe()
         assert "not a valid bound" in claim.describe()

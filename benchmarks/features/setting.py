@@ -251,7 +251,7 @@ def path_of(name: str) -> Path:
     return RESULTS / f"{name}.jsonl"
 
 
-def rows_of(name: str) -> list[cells.Line]:
+def rows_of(name: str) -> list[cells.PlannedRelease]:
     """Return the lines of a study."""
     return cells.stored(path_of(name))
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from pasearch.accounting.checks import check_positive_integer
-from pasearch.runs.ledger import Line
+from pasearch.runs.ledger import PlannedRelease
 from pasearch.search.randomized import draw_genotypes
 from pasearch.search.strategy import (
     STRATEGIES,
@@ -72,10 +72,10 @@ class SuccessiveHalving(Strategy):
         """Return how long a rung's trainings are: the last one's are whole."""
         return RoundShape(steps=2.0 ** (number + 1 - self.rungs))
 
-    def lines(self, price: EventOfRound, partition: str, noun: str) -> list[Line]:
+    def list_releases(self, price: EventOfRound, partition: str, noun: str) -> list[PlannedRelease]:
         """Return a line a rung."""
         return [
-            Line(
+            PlannedRelease(
                 name=self.charge(noun, number, 0)[0],
                 partition=partition,
                 event=price(self.shape(number)),

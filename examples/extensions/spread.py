@@ -24,7 +24,7 @@ from pasearch.features.selector import (
     SelectionResult,
     SizedSelector,
 )
-from pasearch.planning import GAUSSIAN_NOISE, LineTemplate
+from pasearch.planning import GAUSSIAN_NOISE, ReleaseTemplate
 from pasearch.runs.sums import GaussianSum
 
 if TYPE_CHECKING:
@@ -50,9 +50,11 @@ class Spread(SizedSelector):
     uses_means: ClassVar[bool] = True
     size: int | None = None
 
-    def lines(self, form: DataMetadata, trainer: type[Trainer]) -> tuple[LineTemplate, ...]:
+    def list_releases(
+        self, form: DataMetadata, trainer: type[Trainer]
+    ) -> tuple[ReleaseTemplate, ...]:
         """Return one Gaussian release of all sums."""
-        return (LineTemplate(name=LINE, knob=GAUSSIAN_NOISE),)
+        return (ReleaseTemplate(name=LINE, knob=GAUSSIAN_NOISE),)
 
     def choose(self, reads: RecordAccess, stream: Stream) -> SelectionResult:
         """Return them, the one that varies most first."""

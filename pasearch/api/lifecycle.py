@@ -418,7 +418,7 @@ def make_result_tail(plan: Plan | FeaturePlan, made: RunEnvironment) -> dict[str
         "attack": plan.attack,
         "sum_rounding": SUM_ROUNDING,
         "assumed_public": list(plan.assumed_public),
-        "claims": [claim.to_json() for claim in plan.claims()],
+        "claims": [claim.to_json() for claim in plan.list_published_bounds()],
         "crossover": None,
         "auto": plan.auto,
         "ledger": made.ledger,

@@ -154,7 +154,7 @@ def prepare_search(asked: SearchRequest, dataset: Dataset) -> PlannedSearch:
             name=f"default, simplest and largest of the {space.name}",
             entries=tuple(space.entries[place] for place in places),
         )
-    request, ranked = _resolve_noise(request, dataset, space)
+    request, ranked = _resolve_noise_distribution(request, dataset, space)
     assembled = partial(assemble_plan, request, dataset, assumed)
     auto = None
     if searched_on is not None:
@@ -304,7 +304,7 @@ def _apply_overrides(
     return replace(candidate, settings=kept)
 
 
-def _resolve_noise(
+def _resolve_noise_distribution(
     request: SearchRequest, dataset: Dataset, space: Space
 ) -> tuple[SearchRequest, str]:
     """Set the noise distribution of all recipes; return the request and a phrase for the plan."""

@@ -30,7 +30,7 @@ from pasearch.data.lines import (
     FAULTS,
     MAX_HEADER_BYTES,
     OTHER_SEPARATORS,
-    SEPARATOR_LINE,
+    SEPARATOR_FIRST_LINE,
     SEPARATOR_NAMES,
     SEPARATORS,
     Fault,
@@ -510,7 +510,7 @@ def count_lines_above(path: Path, schema: TableSchema) -> int:
         return 0
     with _open_table_file(path) as file:
         first = file.readline(16).removeprefix(codecs.BOM_UTF8).rstrip(b"\r\n")
-    return 1 + (SEPARATOR_LINE.fullmatch(first) is not None)
+    return 1 + (SEPARATOR_FIRST_LINE.fullmatch(first) is not None)
 
 
 def refuse_spreadsheet(path: Path) -> None:

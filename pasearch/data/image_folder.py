@@ -323,7 +323,7 @@ def _read_image(path: Path, side: int, grey: bool) -> np.ndarray | None:
     with _restrict_pillow(Image):
         try:
             with Image.open(path, formats=IMAGE_FORMATS) as image:
-                if not _is_decodable(image):
+                if not _has_allowed_pixel_count(image):
                     return None
                 decoded, mode = image, "L" if grey else "RGB"
                 if image.mode.startswith("I;16"):  # of 16 bits per pixel, the upper 8 are kept
@@ -335,7 +335,7 @@ def _read_image(path: Path, side: int, grey: bool) -> np.ndarray | None:
     return array if grey else array.transpose(2, 0, 1)
 
 
-def _is_decodable(image: Any) -> bool:
+def _has_allowed_pixel_count(image: Any) -> bool:
     """Whether an image will have at most `MAX_DECODED_PIXELS` when decoded; reads its header only.
 
     A large JPEG image is set to be decoded at half of each side. This is impossible for a
@@ -356,7 +356,7 @@ def _is_decodable(image: Any) -> bool:
 def _restrict_pillow(library: Any) -> Iterator[None]:
     """Suppress Pillow's warnings and log messages in the block, and set its pixel limit.
 
-    The limit is the maximum that `_is_decodable` accepts.
+    The limit is the maximum that `_has_allowed_pixel_count` accepts.
     """
     library.init()  # loads the modules of all formats, which create their loggers
     loggers = [logging.getLogger(name) for name in list(logging.root.manager.loggerDict)]

@@ -72,7 +72,7 @@ SEPARATORS = ",;\t|"
 OTHER_SEPARATORS = ":^~!#&*/ "
 """Further separators, which must be declared."""
 
-SEPARATOR_LINE = re.compile(rb'"?sep=([,;\t|:^~!#&*/ ])"?')
+SEPARATOR_FIRST_LINE = re.compile(rb'"?sep=([,;\t|:^~!#&*/ ])"?')
 """Pattern of a first line by which a spreadsheet program declares the separator, such as `sep=;`.
 """
 
@@ -384,7 +384,7 @@ def read_header(
         HeaderTooLongError: The first line has more than `MAX_HEADER_BYTES`.
     """
     first = file.readline(MAX_HEADER_BYTES)
-    if found := SEPARATOR_LINE.fullmatch(first.removeprefix(codecs.BOM_UTF8).rstrip(b"\r\n")):
+    if found := SEPARATOR_FIRST_LINE.fullmatch(first.removeprefix(codecs.BOM_UTF8).rstrip(b"\r\n")):
         separator = separator or found[1].decode()
         first = file.readline(MAX_HEADER_BYTES)
     line = first.removeprefix(codecs.BOM_UTF8).removesuffix(b"\n")

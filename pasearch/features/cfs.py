@@ -68,7 +68,7 @@ from pasearch.features.selector import (
     check_one_of,
 )
 from pasearch.features.trainers import Trainer
-from pasearch.planning import GAUSSIAN_NOISE, PURE_NOISE, LineTemplate
+from pasearch.planning import GAUSSIAN_NOISE, PURE_NOISE, ReleaseTemplate
 from pasearch.runs.keys import Stream
 from pasearch.runs.sums import NoisySum
 
@@ -521,18 +521,20 @@ class MeritSelector(Selector):
         words = self.public_description if public else self.description
         return words.replace("tables", self.merits)
 
-    def lines(self, form: DataMetadata, trainer: type[Trainer]) -> tuple[LineTemplate, ...]:
+    def list_releases(
+        self, form: DataMetadata, trainer: type[Trainer]
+    ) -> tuple[ReleaseTemplate, ...]:
         """Return the charge of one Gaussian release of all tables, or of all noisy entropies."""
         if self.merits == "tables":
-            return (LineTemplate(name=TABLES_LINE, knob=GAUSSIAN_NOISE),)
+            return (ReleaseTemplate(name=TABLES_LINE, knob=GAUSSIAN_NOISE),)
         count = NoisyEntropies(epsilon=1.0, attributes=make_attributes(form.schema)).count
 
         def compose(event: Event) -> Event:
             return SelfComposition(event=event, count=count)
 
-        return (LineTemplate(name=ENTROPIES_LINE, knob=PURE_NOISE, composed=compose),)
+        return (ReleaseTemplate(name=ENTROPIES_LINE, knob=PURE_NOISE, composed=compose),)
 
-    def claims(
+    def list_published_bounds(
         self, form: DataMetadata, trainer: type[Trainer], noises: Mapping[str, float], delta: float
     ) -> list[PublishedBound]:
         """Return the paper's printed bound, and the bound of noisy entropies by its formulas."""

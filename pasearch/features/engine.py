@@ -314,7 +314,7 @@ class PrivateRecordAccess(RecordAccess):
         """
         plan = self.search.plan
         form = DataMetadata(schema=plan.schema, split=plan.split, most=plan.most)
-        own = [each.name for each in plan.choice.selector.lines(form, plan.trainer)]
+        own = [each.name for each in plan.choice.selector.list_releases(form, plan.trainer)]
         if line not in own:
             raise UsageError(
                 f"Method {plan.choice.selector.name!r} opens line {line!r}, which it did not "

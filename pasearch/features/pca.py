@@ -24,7 +24,7 @@ from pasearch.features.selector import (
 )
 from pasearch.features.trainers import Trainer
 from pasearch.features.views import View, compute_second_moments
-from pasearch.planning import GAUSSIAN_NOISE, LineTemplate
+from pasearch.planning import GAUSSIAN_NOISE, ReleaseTemplate
 from pasearch.runs.keys import Stream
 from pasearch.runs.sums import GaussianSum
 
@@ -47,9 +47,11 @@ class PrincipalComponents(SizedSelector):
     uses_means: ClassVar[bool] = True
     size: int | None = None
 
-    def lines(self, form: DataMetadata, trainer: type[Trainer]) -> tuple[LineTemplate, ...]:
+    def list_releases(
+        self, form: DataMetadata, trainer: type[Trainer]
+    ) -> tuple[ReleaseTemplate, ...]:
         """Return the charge of one Gaussian release of all second moments."""
-        return (LineTemplate(name=MOMENTS_LINE, knob=GAUSSIAN_NOISE),)
+        return (ReleaseTemplate(name=MOMENTS_LINE, knob=GAUSSIAN_NOISE),)
 
     def choose(self, reads: RecordAccess, stream: Stream) -> SelectionResult:
         """Choose the components with the largest noisy eigenvalues."""

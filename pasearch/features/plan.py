@@ -36,9 +36,9 @@ from pasearch.planning import (
     SIGMA_RANGE,
     TEST_LINE,
     CalibratedPlan,
-    LineTemplate,
     PlanCalibrator,
     PlanTerms,
+    ReleaseTemplate,
     bound_network_form,
     check_affordable,
 )
@@ -183,13 +183,13 @@ class FeaturePlan(CalibratedPlan):
             why = "one solver fits the models of all sets at once; `trainer='dpsgd'` uses workers"
         return dict.fromkeys(("process", "ray"), why) if why else {}
 
-    def claims(self) -> list[PublishedBound]:
+    def list_published_bounds(self) -> list[PublishedBound]:
         """Compute published bounds for comparison; they are never charged."""
         if self.searched_on is not None:
             return []
         form = DataMetadata(schema=self.schema, split=self.split, most=self.most)
         selector, noises = self.choice.selector, dict(self.noises)
-        return selector.claims(form, self.trainer, noises, self.delta)
+        return selector.list_published_bounds(form, self.trainer, noises, self.delta)
 
     def to_json(self) -> dict[str, Any]:
         """Return the plan as plain values; equal values mean equal plans."""
@@ -238,7 +238,7 @@ def make_feature_plan(
     )
     estimate, classes = solver.solve_estimates()
 
-    def solve(line: LineTemplate, share: float) -> None:
+    def solve(line: ReleaseTemplate, share: float) -> None:
         line = replace(line, partition=line.partition or form.split.trial_partition)
         try:
             noises[line.name] = solver.solve_line(line, share)
@@ -249,22 +249,22 @@ def make_feature_plan(
 
     selector, split = choice.selector, form.split
     trainer = select_trainer(choice.trainer, terms.schema.regression)
-    own = () if form.public else selector.lines(form, trainer)
+    own = () if form.public else selector.list_releases(form, trainer)
     retrained = final and not (selector.keeps_winner and not split.search)
     share = 1.0 if split.search or not retrained else share  # no later line reads these records
     if final or selector.uses_means:
-        solve(LineTemplate(name=MEANS_LINE, knob=GAUSSIAN_NOISE, partition="train"), MEANS_SHARE)
+        solve(ReleaseTemplate(name=MEANS_LINE, knob=GAUSSIAN_NOISE, partition="train"), MEANS_SHARE)
     for line in own:
         if line.partition is None:
             solve(line, share * line.share)
     if retrained:
         knob = trainer.knob(split.train, terms.schema.regression)
-        solve(LineTemplate(name=FINAL_LINE, knob=knob, partition="train"), 1.0)
+        solve(ReleaseTemplate(name=FINAL_LINE, knob=knob, partition="train"), 1.0)
     for line in own:
         if line.partition is not None:
             solve(line, line.share)
     if final:
-        solve(LineTemplate(name=TEST_LINE, knob=SCORE_NOISE, partition="test"), 1.0)
+        solve(ReleaseTemplate(name=TEST_LINE, knob=SCORE_NOISE, partition="test"), 1.0)
     mu = noises.get(FINAL_LINE, noises.get(selector.training_line))
     plan = FeaturePlan(
         **vars(terms), choice=choice, lines=tuple(solver.lines), schema_estimate=estimate,

@@ -43,7 +43,7 @@ from pasearch.data.tables import AnySchema
 from pasearch.errors import UsageError, suggest_name
 from pasearch.features.trainers import TRAINERS, Array, LinearModel, Trainer
 from pasearch.features.views import View
-from pasearch.planning import SCORE_NOISE, LineTemplate, check_selection_rule
+from pasearch.planning import SCORE_NOISE, ReleaseTemplate, check_selection_rule
 from pasearch.registry import NamedComponent, Registry
 from pasearch.runs.keys import Stream
 
@@ -267,7 +267,9 @@ class Selector(NamedComponent, ABC):
     def check(self, form: DataMetadata) -> None:
         """Raise UsageError for data that the method cannot use, and name an alternative."""
 
-    def lines(self, form: DataMetadata, trainer: type[Trainer]) -> tuple[LineTemplate, ...]:
+    def list_releases(
+        self, form: DataMetadata, trainer: type[Trainer]
+    ) -> tuple[ReleaseTemplate, ...]:
         """List the charges of the selection on private records, in the order of calibration.
 
         Args:
@@ -284,7 +286,7 @@ class Selector(NamedComponent, ABC):
             reads: Private records under charge, or public ones.
             stream: Random stream of the whole selection.
 
-        Cost: `lines` on private records; none on public records.
+        Cost: the releases of `list_releases` on private records; none on public records.
         """
 
     def describe(self, *, public: bool = False) -> str:
@@ -305,7 +307,7 @@ class Selector(NamedComponent, ABC):
         names = [each.name for each in fields(self)]  # pyright: ignore[reportArgumentType]
         return {name: getattr(self, name) for name in names if name != "size"}
 
-    def claims(
+    def list_published_bounds(
         self, form: DataMetadata, trainer: type[Trainer], noises: Mapping[str, float], delta: float
     ) -> list[PublishedBound]:
         """Compute published privacy bounds of the selection; shown for comparison, never charged.
@@ -368,19 +370,21 @@ class ComparingSelector(Selector):
         """Return the number of charged trainings: 1 if one release serves all sets."""
         return 1 if trainer.shares_release else self.trainings
 
-    def lines(self, form: DataMetadata, trainer: type[Trainer]) -> tuple[LineTemplate, ...]:
+    def list_releases(
+        self, form: DataMetadata, trainer: type[Trainer]
+    ) -> tuple[ReleaseTemplate, ...]:
         """List every planned training and score."""
         knob = trainer.knob(form.split.trial_size, form.schema.regression)
         return (
-            LineTemplate(
+            ReleaseTemplate(
                 name=self.training_line, knob=knob, times=self.count_charged_trainings(trainer)
             ),
-            LineTemplate(
+            ReleaseTemplate(
                 name="score", knob=SCORE_NOISE, times=self.trainings, partition="validation"
             ),
         )
 
-    def claims(
+    def list_published_bounds(
         self, form: DataMetadata, trainer: type[Trainer], noises: Mapping[str, float], delta: float
     ) -> list[PublishedBound]:
         """Compute the paper's bound of the trainings (Eq. 8), which is for pure epsilon-DP.

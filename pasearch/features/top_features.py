@@ -51,7 +51,7 @@ from pasearch.features.selector import (
     check_one_of,
 )
 from pasearch.features.trainers import Trainer
-from pasearch.planning import GAUSSIAN_NOISE, PURE_NOISE, LineTemplate
+from pasearch.planning import GAUSSIAN_NOISE, PURE_NOISE, ReleaseTemplate
 from pasearch.runs.keys import Stream
 from pasearch.runs.mechanisms import ExponentialMechanism, draw_bernoulli_exp
 from pasearch.runs.sums import GaussianSum
@@ -308,12 +308,14 @@ class TopSelector(SizedSelector):
         words = self.public_description if public else f"{self.description}, by {self.pick}"
         return words + self.describe_changes("size")
 
-    def lines(self, form: DataMetadata, trainer: type[Trainer]) -> tuple[LineTemplate, ...]:
+    def list_releases(
+        self, form: DataMetadata, trainer: type[Trainer]
+    ) -> tuple[ReleaseTemplate, ...]:
         """Return the charges of the noisy class shares, and of k private selections."""
         count = self.resolve_size(form.features)
         return (
-            LineTemplate(name=SHARES_LINE, knob=GAUSSIAN_NOISE, share=CLASS_SHARES_FRACTION),
-            LineTemplate(
+            ReleaseTemplate(name=SHARES_LINE, knob=GAUSSIAN_NOISE, share=CLASS_SHARES_FRACTION),
+            ReleaseTemplate(
                 name=PICKS_LINE, knob=PURE_NOISE, share=1.0 - CLASS_SHARES_FRACTION,
                 composed=lambda pick: SelfComposition(event=pick, count=count),
             ),

@@ -50,7 +50,7 @@ from pasearch.features.selector import (
     select_best,
 )
 from pasearch.features.trainers import Trainer
-from pasearch.planning import SCORE_NOISE, LineTemplate
+from pasearch.planning import SCORE_NOISE, ReleaseTemplate
 from pasearch.runs.keys import Stream
 
 
@@ -229,7 +229,9 @@ class RandomSubsetsSelector(Selector):
         law = self.trial_distribution().describe()
         return f"{self.description}; the number of trainings is secret, {law}"
 
-    def lines(self, form: DataMetadata, trainer: type[Trainer]) -> tuple[LineTemplate, ...]:
+    def list_releases(
+        self, form: DataMetadata, trainer: type[Trainer]
+    ) -> tuple[ReleaseTemplate, ...]:
         """Return the charges of repeat-and-select, one for the trainings and one for the scores."""
         law = self.trial_distribution()
 
@@ -238,8 +240,10 @@ class RandomSubsetsSelector(Selector):
 
         knob = trainer.knob(form.split.trial_size, form.schema.regression)
         return (
-            LineTemplate(name=self.training_line, knob=knob, composed=selected),
-            LineTemplate(name="score", knob=SCORE_NOISE, composed=selected, partition="validation"),
+            ReleaseTemplate(name=self.training_line, knob=knob, composed=selected),
+            ReleaseTemplate(
+                name="score", knob=SCORE_NOISE, composed=selected, partition="validation"
+            ),
         )
 
     def choose(self, reads: RecordAccess, stream: Stream) -> SelectionResult:

@@ -153,7 +153,7 @@ MAX_NETWORK_OUTPUTS = 64
 GRAPH_STEPS = 16
 """Number of steps in one CUDA graph."""
 
-KEEP_SUMS = False
+STORE_NOISY_SUMS = False
 """Whether to store a step's noisy sum; only tests read it."""
 
 PADDING_DEVIATIONS = 6.0
@@ -613,7 +613,7 @@ class _CallPlan:
         for at in self._at[:many]:
             for name, work, about in self._calls:
                 self._kernels.run_kernel(name, work, *self._tables, at, **about)
-            self._noise.release(self._blocks, self._tables[0], at, kept=KEEP_SUMS)
+            self._noise.release(self._blocks, self._tables[0], at, kept=STORE_NOISY_SUMS)
         self._at.add_(many)
 
 

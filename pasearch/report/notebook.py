@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 Values = dict[str, Any]
 
-SELECTION_EVENT = "repeat-and-select"
+REPEAT_AND_SELECT_EVENT = "repeat-and-select"
 """Event type of a selection whose number of trainings is secret."""
 
 
@@ -41,7 +41,7 @@ def make_leaderboard(document: Values, schema: AnySchema) -> Any:
         import pandas as pd
     except ImportError:
         raise UsageError("A leaderboard requires pandas: `pip install pandas`.") from None
-    if document["selection"]["rule"] in (SELECTION_EVENT, "disjoint portions"):
+    if document["selection"]["rule"] in (REPEAT_AND_SELECT_EVENT, "disjoint portions"):
         raise UsageError(
             "The trials are secret under this strategy: its privacy cost does not cover losing "
             "trials or their number. Use `strategy='grid'`, 'paas' or a "
@@ -154,7 +154,7 @@ def _release_table(lines: Iterable[tuple[str, str, int, str]]) -> Markup:
         (
             name,
             partition,
-            "the best of a secret number" if kind == SELECTION_EVENT else f"{count:,}",
+            "the best of a secret number" if kind == REPEAT_AND_SELECT_EVENT else f"{count:,}",
         )
         for name, partition, count, kind in lines
     ]

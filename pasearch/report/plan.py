@@ -313,7 +313,7 @@ def _cost_lines(plan: Plan | FeaturePlan, detail: Detail) -> list[str]:
         return ", ".join(names) if detail == "whole" else wording.join_names(names)
 
     lines = [] if detail == "summary" else _release_lines(plan, brief=detail == "prices")
-    claims = plan.claims() if detail == "whole" else []
+    claims = plan.list_published_bounds() if detail == "whole" else []
     lines += [
         f"Published bound (not used): {each.describe()}"
         for each in claims

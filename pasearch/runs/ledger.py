@@ -187,7 +187,7 @@ class Partition(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class PlannedRelease:
     """Line of a plan: a kind of release, the partition that it reads, and its maximum number.
 
     Args:
@@ -228,7 +228,7 @@ class Ledger:
         self._owner = os.getpid()
         rows = connection.execute("SELECT name, partition, event, count FROM lines ORDER BY rowid")
         self._lines = tuple(
-            Line(
+            PlannedRelease(
                 name=name,
                 partition=partition,
                 event=event_from_json(parse_json(event, str(path))),
@@ -238,7 +238,7 @@ class Ledger:
         )
 
     @classmethod
-    def create(cls, path: str | os.PathLike[str], lines: Iterable[Line]) -> Ledger:
+    def create(cls, path: str | os.PathLike[str], lines: Iterable[PlannedRelease]) -> Ledger:
         """Create a new file with the lines of a plan, completely or not at all, and open it.
 
         Raises:
@@ -284,7 +284,7 @@ class Ledger:
             ) from None
 
     @property
-    def lines(self) -> tuple[Line, ...]:
+    def lines(self) -> tuple[PlannedRelease, ...]:
         """Lines of the plan, fixed when the ledger was created."""
         return self._lines
 

@@ -360,9 +360,7 @@ def train_interleaved(
         part = jobs[low : low + MAX_INTERLEAVED_TRAININGS * len(places)]
         queues = [(place, group) for group in range(GPU_QUEUES) for place in places]
         dealt = cycle([*queues, *queues[::-1]])  # each device gets long and short trainings
-        turns = left = [
-            _InterleavedTraining(job, *to) for job, to in zip(part, dealt, strict=False)
-        ]
+        turns = left = [_TurnOfTraining(job, *to) for job, to in zip(part, dealt, strict=False)]
         try:
             with full_precision():  # not around `yield`, where the caller has other settings
                 while left:
@@ -429,9 +427,7 @@ class _Device:
             self.queues[group] = torch.cuda.Stream()
         return torch.cuda.stream(self.queues[group])
 
-    def run_round(
-        self, group: int, turns: Sequence[_InterleavedTraining]
-    ) -> list[_InterleavedTraining]:
+    def run_round(self, group: int, turns: Sequence[_TurnOfTraining]) -> list[_TurnOfTraining]:
         """Run one round of steps of a group's trainings; return those that are not finished."""
         with self.as_current_device(), self._use_stream(group):
             own = [turn for turn in turns if turn.place is self and turn.group == group]
@@ -467,7 +463,7 @@ def _list_devices(device: str) -> list[_Device]:
     return [_Device(device, each) for each in alike if list_versions(each) == list_versions(own)]
 
 
-class _InterleavedTraining:
+class _TurnOfTraining:
     """A training that is interleaved with others on a GPU.
 
     Args:

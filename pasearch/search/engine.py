@@ -226,7 +226,7 @@ class SearchEngine(Engine):
             shapes.add(shape)
             return Geometric(epsilon=1.0)
 
-        self.strategy.lines(price, self.plan.trial_partition, "training")
+        self.strategy.list_releases(price, self.plan.trial_partition, "training")
         unpriced = self.strategy.private_trials and asked.shape not in shapes
         if unpriced or (asked.number and self.plan.split.portions > 1):
             raise UsageError(
@@ -367,7 +367,7 @@ class SearchEngine(Engine):
         def price(shape: RoundShape) -> Event:
             return marks.setdefault(shape, Geometric(epsilon=math.pi + len(marks)))
 
-        planned = self.strategy.lines(price, partition, noun)
+        planned = self.strategy.list_releases(price, partition, noun)
         if noun == "training":
             place = self.strategy.partition_of_trial(partition, trial)
         events = [each.event for each in planned if (each.name, each.partition) == (line, place)]

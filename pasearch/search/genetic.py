@@ -36,7 +36,7 @@ from pasearch.accounting.published_bounds import PublishedBound, bao_equation_8
 from pasearch.accounting.selection import MAX_RUNS
 from pasearch.errors import UsageError
 from pasearch.runs.keys import Stream
-from pasearch.runs.ledger import Line
+from pasearch.runs.ledger import PlannedRelease
 from pasearch.search.strategy import (
     FULL_ROUND,
     STRATEGIES,
@@ -196,9 +196,13 @@ class PrivacyAwareArchitectureSearch(Strategy):
         found = count_candidates(space, self.trials)
         return replace(self, distinct=found if found < self.trials else None)
 
-    def lines(self, price: EventOfRound, partition: str, noun: str) -> list[Line]:
+    def list_releases(self, price: EventOfRound, partition: str, noun: str) -> list[PlannedRelease]:
         """Return the line of the planned maximum number of trainings, or of scores."""
-        return [Line(name=noun, partition=partition, event=price(FULL_ROUND), count=self.trainings)]
+        return [
+            PlannedRelease(
+                name=noun, partition=partition, event=price(FULL_ROUND), count=self.trainings
+            )
+        ]
 
     def charge(self, noun: str, number: int, trial: int) -> tuple[str, str]:
         """Return one key per trial: each trial is a separate release."""
@@ -274,7 +278,7 @@ class PrivacyAwareArchitectureSearch(Strategy):
             f"{self.trainings} trainings, all charged{few}{self.describe_changed_settings()}"
         )
 
-    def claims(
+    def list_published_bounds(
         self, cost: Callable[[RoundShape], float], *, delta: float, validation: int
     ) -> list[PublishedBound]:
         """Return the published bound (Eq. 8), which is never charged."""
@@ -304,7 +308,9 @@ class StandardWorkflow(PrivacyAwareArchitectureSearch):
     selection_rule: ClassVar[str] = "not private"
     private_trials: ClassVar[bool] = False
 
-    def lines(self, price: EventOfRound, partition: str, noun: str) -> list[Line]:
+    def list_releases(self, price: EventOfRound, partition: str, noun: str) -> list[PlannedRelease]:
         """Return the lines of reads without a private release, because the data is public."""
         free = NoRelease()
-        return PrivacyAwareArchitectureSearch.lines(self, lambda shape: free, partition, noun)
+        return PrivacyAwareArchitectureSearch.list_releases(
+            self, lambda shape: free, partition, noun
+        )

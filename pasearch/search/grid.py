@@ -25,7 +25,7 @@ from pasearch.accounting.checks import check_positive_integer, check_probability
 from pasearch.accounting.gdp_approximation import compute_gaussian_epsilon, compute_gaussian_mu
 from pasearch.errors import BudgetError, UsageError
 from pasearch.runs.keys import Stream
-from pasearch.runs.ledger import Line
+from pasearch.runs.ledger import PlannedRelease
 from pasearch.search.strategy import (
     FULL_ROUND,
     STRATEGIES,
@@ -125,14 +125,16 @@ class Grid(Strategy):
         """Fraction of mu at the last level."""
         return self.shares[-1]
 
-    def lines(self, price: EventOfRound, partition: str, noun: str) -> list[Line]:
+    def list_releases(self, price: EventOfRound, partition: str, noun: str) -> list[PlannedRelease]:
         """Return the lines of the trainings of each level, or of all scores."""
         each = self.candidates * self.repeats
         if noun != "training":
             count = each * len(self.shares)
-            return [Line(name=noun, partition=partition, event=price(FULL_ROUND), count=count)]
+            return [
+                PlannedRelease(name=noun, partition=partition, event=price(FULL_ROUND), count=count)
+            ]
         return [
-            Line(
+            PlannedRelease(
                 name=self._line(level), partition=partition,
                 event=price(RoundShape(mu=share)), count=each,
             )

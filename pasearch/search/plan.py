@@ -42,17 +42,17 @@ from pasearch.planning import (
     TEST_LINE,
     CalibratedPlan,
     LinesOfValue,
-    LineTemplate,
     NoiseParameter,
     PlanCalibrator,
     PlanTerms,
+    ReleaseTemplate,
     bound_network_form,
     check_affordable,
     check_class_weights,
     compose_with,
 )
 from pasearch.registry import check_descriptions
-from pasearch.runs.ledger import Line
+from pasearch.runs.ledger import PlannedRelease
 from pasearch.runs.mechanisms import ExponentialMechanism
 from pasearch.runs.sums import NoisySum
 from pasearch.search import variants
@@ -464,12 +464,14 @@ class Plan(CalibratedPlan):
         if (classes := self.class_estimate) is not None:
             factor = budget.epsilon / self.budget.epsilon
             event = replace(classes, noise_multiplier=classes.noise_multiplier / factor).event
-            solver.lines.append(Line(name=CLASSES_LINE, partition="train", event=event, count=1))
+            solver.lines.append(
+                PlannedRelease(name=CLASSES_LINE, partition="train", event=event, count=1)
+            )
         return calibration.approximate_max(
             compose_with(make_lines, solver.lines), budget, *MU_RANGE
         )
 
-    def claims(self) -> list[PublishedBound]:
+    def list_published_bounds(self) -> list[PublishedBound]:
         """Return the published bounds of the run's privacy cost; they are never charged."""
         recipes = self.finals or self.recipes
         slots, released = self.released_slots, self.final_mu if self.retrained else self.trial_mu
@@ -478,7 +480,9 @@ class Plan(CalibratedPlan):
         noisy = [] if released is None else [
             apply_settings_and_noise(each, settings, released, slots) for each in recipes
         ]  # fmt: skip
-        of_training = [claim for each in noisy for claim in each.claims(slots, self.delta)]
+        of_training = [
+            claim for each in noisy for claim in each.list_published_bounds(slots, self.delta)
+        ]
         recipe = list(dict.fromkeys(of_training))
         if (mu := self.trial_mu) is None:
             return recipe
@@ -488,7 +492,10 @@ class Plan(CalibratedPlan):
             return price_partitions({"train": price(shape)}, self.delta)[0].epsilon
 
         validation = self.split.validation
-        return [*recipe, *self.strategy.claims(cost, delta=self.delta, validation=validation)]
+        return [
+            *recipe,
+            *self.strategy.list_published_bounds(cost, delta=self.delta, validation=validation),
+        ]
 
     def _of_mu(self, recipes: tuple[Recipe, ...], slots: int) -> EventOfMu:
         """Return the function from mu to the event of a training with these recipes."""
@@ -582,7 +589,7 @@ def make_plan(
         final_mu = solver.solve_line(_make_final_line(final))
     validation_noise = None
     if private_queries:
-        line = LineTemplate(
+        line = ReleaseTemplate(
             name=VALIDATION_QUERY_LINE, knob=SCORE_NOISE, times=queries, partition="validation"
         )
         value, regression = solver.solve_line(line), terms.schema.regression
@@ -604,7 +611,7 @@ def make_plan(
         make_lines = variants.make_lines_of_epsilon(terms.score_metric, terms.schema.outputs)
         pick = variants.make_mechanism(terms.score_metric, solver.solve(make_lines, SCORE_RANGE))
     test = terms.score_metric.make_noise(
-        solver.solve_line(LineTemplate(name=TEST_LINE, knob=SCORE_NOISE, partition="test"))
+        solver.solve_line(ReleaseTemplate(name=TEST_LINE, knob=SCORE_NOISE, partition="test"))
     )
     plan = Plan(
         **vars(terms), schema_estimate=estimate, class_estimate=classes, strategy=strategy,
@@ -631,7 +638,9 @@ def _solve_trials(solver: PlanCalibrator, strategy: Strategy, of_mu: EventOfMu) 
     split = solver.terms.split
     if not strategy.private_trials:
         free = Geometric(epsilon=1.0)
-        solver.lines += strategy.lines(lambda shape: free, split.trial_partition, "training")
+        solver.lines += strategy.list_releases(
+            lambda shape: free, split.trial_partition, "training"
+        )
         return None
     make_lines = _make_trial_lines(strategy, split, of_mu)
     if strategy.look_share is None:
@@ -659,9 +668,9 @@ def _solve_score(
     if not strategy.scored:
         return None
 
-    def make_lines(value: float) -> list[Line]:
+    def make_lines(value: float) -> list[PlannedRelease]:
         event = Geometric(epsilon=value)
-        return strategy.lines(lambda shape: event, strategy.scored_on, "score")
+        return strategy.list_releases(lambda shape: event, strategy.scored_on, "score")
 
     epsilon = given if strategy.private_trials else terms.budget.epsilon
     if epsilon is None and (share := strategy.score_share) is not None:
@@ -714,10 +723,10 @@ def _make_event_of_mu(
 
 def _make_trial_lines(strategy: Strategy, split: Split, of_mu: EventOfMu) -> LinesOfValue:
     """Return the function from mu to the lines of all trials' trainings."""
-    return lambda mu: strategy.lines(of_mu(mu), split.trial_partition, "training")
+    return lambda mu: strategy.list_releases(of_mu(mu), split.trial_partition, "training")
 
 
-def _make_final_line(of_mu: EventOfMu, name: str = "final training") -> LineTemplate:
+def _make_final_line(of_mu: EventOfMu, name: str = "final training") -> ReleaseTemplate:
     """Return the line of the final training, before its mu is calibrated."""
     knob = NoiseParameter(bounds=MU_RANGE, event=lambda mu: of_mu(mu)(FULL_ROUND))
-    return LineTemplate(name=name, knob=knob, partition="train")
+    return ReleaseTemplate(name=name, knob=knob, partition="train")

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from pasearch.accounting.events import Geometric, PureDP
 from pasearch.data.split import name_subset
 from pasearch.runs.keys import Stream
-from pasearch.runs.ledger import Line
+from pasearch.runs.ledger import PlannedRelease
 from pasearch.search.randomized import draw_genotypes
 from pasearch.search.strategy import (
     FULL_ROUND,
@@ -74,14 +74,20 @@ class DisjointPortions(Strategy):
     def portions(self) -> int:
         return self.candidates
 
-    def lines(self, price: EventOfRound, partition: str, noun: str) -> list[Line]:
+    def list_releases(self, price: EventOfRound, partition: str, noun: str) -> list[PlannedRelease]:
         """Return one line per subset for trainings, and the line of the selection for scores."""
         event = price(FULL_ROUND)
         if noun == "score":
             assert isinstance(event, Geometric), "a selection is accounted for by its epsilon"
-            return [Line(name="pick", partition=partition, event=PureDP(event.epsilon), count=1)]
+            return [
+                PlannedRelease(
+                    name="pick", partition=partition, event=PureDP(event.epsilon), count=1
+                )
+            ]
         places = (self.partition_of_trial(partition, trial) for trial in range(self.candidates))
-        return [Line(name=noun, partition=place, event=event, count=1) for place in places]
+        return [
+            PlannedRelease(name=noun, partition=place, event=event, count=1) for place in places
+        ]
 
     def charge(self, noun: str, number: int, trial: int) -> tuple[str, str]:
         """Return one key per training, and one key for all scores, which one selection reads."""

@@ -32,7 +32,7 @@ from pasearch.accounting.published_bounds import PublishedBound, bao_equation_9_
 from pasearch.accounting.selection import MAX_RUNS, RunCountDistribution
 from pasearch.errors import UsageError
 from pasearch.runs.keys import Stream
-from pasearch.runs.ledger import Line
+from pasearch.runs.ledger import PlannedRelease
 from pasearch.search.genetic import mutate_to_other_candidate
 from pasearch.search.strategy import (
     FULL_ROUND,
@@ -91,7 +91,7 @@ class SecretCountStrategy(Strategy):
     printed: ClassVar[str] = "the paper prints 3.51 for its settings, this formula gives 3.486"
     """Comparison of the bound's formula with the number that the paper prints."""
 
-    def claims(
+    def list_published_bounds(
         self, cost: Callable[[RoundShape], float], *, delta: float, validation: int
     ) -> list[PublishedBound]:
         """Return the published bound (Eq. 9, corrected), which is never charged."""
@@ -138,10 +138,10 @@ class RandomizedSearch(SecretCountStrategy):
     def trial_distributions(self) -> tuple[RunCountDistribution, ...]:
         return (self.law,)
 
-    def lines(self, price: EventOfRound, partition: str, noun: str) -> list[Line]:
+    def list_releases(self, price: EventOfRound, partition: str, noun: str) -> list[PlannedRelease]:
         """Return the line of one repeat-and-select, which is charged before the first trial."""
         selection = RepeatAndSelect(event=price(FULL_ROUND), law=self.law)
-        return [Line(name=noun, partition=partition, event=selection, count=1)]
+        return [PlannedRelease(name=noun, partition=partition, event=selection, count=1)]
 
     def charge(self, noun: str, number: int, trial: int) -> tuple[str, str]:
         """Return the same key for all trials, because together they are one release."""
@@ -249,11 +249,11 @@ class MultiGenerationRandomizedSearch(SecretCountStrategy):
     def trial_distributions(self) -> tuple[RunCountDistribution, ...]:
         return self.laws
 
-    def lines(self, price: EventOfRound, partition: str, noun: str) -> list[Line]:
+    def list_releases(self, price: EventOfRound, partition: str, noun: str) -> list[PlannedRelease]:
         """Return the line of one repeat-and-select per generation."""
         event = price(FULL_ROUND)
         return [
-            Line(
+            PlannedRelease(
                 name=self.charge(noun, number, 0)[0],
                 partition=partition,
                 event=RepeatAndSelect(event=event, law=law),

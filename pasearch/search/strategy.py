@@ -8,8 +8,8 @@
 A strategy draws all its randomness from the given stream, by round. The same keys and the same
 fitness therefore give the same search, so that a resumed run can repeat it.
 
-`lines` states the privacy cost of the whole search before any trial. Q is one candidate run: one
-training on the training records, and one noisy score on the validation records.
+`list_releases` states the privacy cost of the whole search before any trial. Q is one candidate run:
+one training on the training records, and one noisy score on the validation records.
 
 | strategy | charged releases | reason |
 |---|---|---|
@@ -46,7 +46,7 @@ from pasearch.errors import UsageError, suggest_name
 from pasearch.planning import check_selection_rule
 from pasearch.registry import NamedComponent, Registry
 from pasearch.runs.keys import Stream
-from pasearch.runs.ledger import Line
+from pasearch.runs.ledger import PlannedRelease
 from pasearch.search.names import ALIASES, show_strategy
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ class TrialRound:
     Args:
         number: Index of the round, from 0.
         genotypes: Genotypes of the candidates, possibly with repeats.
-        shape: Length and noise of the trainings; one of the shapes for which `lines` accounts.
+        shape: Length and noise of the trainings; one of the shapes of `list_releases`.
     """
 
     number: int
@@ -239,7 +239,7 @@ class Strategy(NamedComponent, ABC):
         return [place for place, score in enumerate(scores) if score == max(scores)]
 
     @abstractmethod
-    def lines(self, price: EventOfRound, partition: str, noun: str) -> list[Line]:
+    def list_releases(self, price: EventOfRound, partition: str, noun: str) -> list[PlannedRelease]:
         """Return the plan lines of the search on one partition.
 
         Args:
@@ -287,7 +287,7 @@ class Strategy(NamedComponent, ABC):
     def describe(self) -> str:
         """Describe the trainings of the search in one line that names every setting."""
 
-    def claims(
+    def list_published_bounds(
         self, cost: Callable[[RoundShape], float], *, delta: float, validation: int
     ) -> list[PublishedBound]:
         """Return the published bounds of the search's privacy cost; they are never charged.
@@ -380,9 +380,9 @@ class FixedStrategy(Strategy):
     selection_rule: ClassVar[str] = "none"
     scored: ClassVar[bool] = False
 
-    def lines(self, price: EventOfRound, partition: str, noun: str) -> list[Line]:
+    def list_releases(self, price: EventOfRound, partition: str, noun: str) -> list[PlannedRelease]:
         """Return the line of one training; there is no score."""
-        return [Line(name=noun, partition=partition, event=price(FULL_ROUND), count=1)]
+        return [PlannedRelease(name=noun, partition=partition, event=price(FULL_ROUND), count=1)]
 
     def charge(self, noun: str, number: int, trial: int) -> tuple[str, str]:
         """Return the key of the only line."""

@@ -48,7 +48,7 @@ from pasearch.accounting.checks import check_positive_integer, check_probability
 from pasearch.errors import UsageError
 from pasearch.planning import bound_network_form
 from pasearch.runs.keys import Stream
-from pasearch.runs.ledger import Line
+from pasearch.runs.ledger import PlannedRelease
 from pasearch.runs.mechanisms import ExponentialMechanism
 from pasearch.search.strategy import (
     FULL_ROUND,
@@ -181,13 +181,15 @@ class SuccessiveHalving(Strategy):
         """Return the Brier score instead of accuracy: it has less variance at low budgets."""
         return METRICS["brier"] if metric.name == "accuracy" else metric
 
-    def lines(self, price: EventOfRound, partition: str, noun: str) -> list[Line]:
+    def list_releases(self, price: EventOfRound, partition: str, noun: str) -> list[PlannedRelease]:
         """Return the lines of the evaluations of each round, or of all scores."""
         if noun != "training":
             count = sum(self.sizes)
-            return [Line(name=noun, partition=partition, event=price(FULL_ROUND), count=count)]
+            return [
+                PlannedRelease(name=noun, partition=partition, event=price(FULL_ROUND), count=count)
+            ]
         return [
-            Line(
+            PlannedRelease(
                 name=self._line(rung), partition=partition, event=price(self.shape(rung)),
                 count=size,
             )

@@ -33,7 +33,7 @@ import numpy as np
 
 from pasearch.accounting.events import Event, Geometric, PureDP
 from pasearch.errors import UsageError
-from pasearch.runs.ledger import Line
+from pasearch.runs.ledger import PlannedRelease
 from pasearch.runs.mechanisms import ExponentialMechanism, NoisyCounts
 from pasearch.training.metrics import Metric
 from pasearch.training.score_tables import LOG_ODDS_EDGES
@@ -93,14 +93,14 @@ def _check_thresholds(metric: Metric, outputs: int) -> None:
         )
 
 
-def make_lines_of_epsilon(metric: Metric, outputs: int) -> Callable[[float], list[Line]]:
+def make_lines_of_epsilon(metric: Metric, outputs: int) -> Callable[[float], list[PlannedRelease]]:
     """Make the function from epsilon to the plan line of the selection."""
     if not metric.is_sum:
         _check_thresholds(metric, outputs)
 
-    def make_lines(epsilon: float) -> list[Line]:
+    def make_lines(epsilon: float) -> list[PlannedRelease]:
         event: Event = PureDP(epsilon) if metric.is_sum else Geometric(epsilon)
-        return [Line(name=VARIANT_LINE, partition="validation", event=event, count=1)]
+        return [PlannedRelease(name=VARIANT_LINE, partition="validation", event=event, count=1)]
 
     return make_lines
 

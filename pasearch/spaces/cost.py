@@ -66,7 +66,7 @@ SHARED_TIME = 0.6  # time of a batch's records on two cores, as a fraction of th
 WINDOW_PASSES = 4
 """Number of times that a training step reads or writes the windows of a convolution."""
 
-GATE_PASSES = 24
+GATE_NUMBERS_MOVED = 24
 """Number of values per LSTM unit that are read or written for each element of a sequence."""
 
 
@@ -80,8 +80,8 @@ class StepWork:
             norms of gradients.
         features: Number of features of a record.
         numbers: Number of values per record that are read or written: features, outputs of layers,
-            `WINDOW_PASSES` times the windows of a convolution, and `GATE_PASSES` per unit and
-            element of an LSTM.
+            `WINDOW_PASSES` times the windows of a convolution, and `GATE_NUMBERS_MOVED` per unit
+            and element of an LSTM.
         layers: Number of layers with weights.
         parameters: Number of parameters of the network.
         trained: Number of trained parameters.
@@ -135,7 +135,7 @@ def measure_step_work(architecture: Architecture, shape: Shape, outputs: int) ->
         if isinstance(layer, Conv):
             numbers += WINDOW_PASSES * places * count // layer.filters
         if isinstance(layer, Lstm):
-            numbers += GATE_PASSES * places * layer.units
+            numbers += GATE_NUMBERS_MOVED * places * layer.units
         products = 2.0 * count * places
         own = products * (1 + below + trainable)
         if isinstance(layer, Lstm) and trainable and not below:

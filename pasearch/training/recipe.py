@@ -189,7 +189,7 @@ class Recipe:
         )  # fmt: skip
         return [each for each in given if each is not None]
 
-    def claims(self, n: int, delta: float) -> list[PublishedBound]:
+    def list_published_bounds(self, n: int, delta: float) -> list[PublishedBound]:
         """Evaluate the privacy formula of a paper for this training; it is shown, never charged."""
         if self.noise_multiplier is None or self.noise is not None:  # formulas for Gaussian noise
             return []
@@ -202,7 +202,7 @@ class Recipe:
             delta=delta,
         )
         # The formula of screening has priority, because it covers the whole step.
-        found = (each.claims(steps) for each in reversed(self.stages()))
+        found = (each.list_published_bounds(steps) for each in reversed(self.stages()))
         return next(filter(None, found), [])
 
     def sampling_probability(self, n: int) -> float:

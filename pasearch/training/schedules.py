@@ -113,7 +113,7 @@ class Schedule(Stage):
         """Make the state before the first validation query."""
         raise NotImplementedError(f"{self.name} is not validation-driven")
 
-    def claims(self, steps: TrainingSteps) -> list[PublishedBound]:
+    def list_published_bounds(self, steps: TrainingSteps) -> list[PublishedBound]:
         """Evaluate Theorem 3 of Yu et al., for changing noise on Poisson samples; never charged."""
         if not (self.varies and steps.sampled) or self.is_validation_driven:
             return []

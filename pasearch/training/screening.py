@@ -151,7 +151,7 @@ class Annealing(Stage):
             f"(annealing, Q0 {self.q0:g}, mu0 {self.mu0:,})"
         )
 
-    def claims(self, steps: TrainingSteps) -> list[PublishedBound]:
+    def list_published_bounds(self, steps: TrainingSteps) -> list[PublishedBound]:
         """Evaluate Theorem 1 of Fu et al., which counts only accepted updates; never charged."""
         return [
             fu_theorem_1(

@@ -28,7 +28,7 @@ from pasearch.data.schema import Schema
 from pasearch.data.split import PARTITIONS, Split, make_split
 from pasearch.errors import BudgetError, UsageError
 from pasearch.runs.keys import Keys
-from pasearch.runs.ledger import Ledger, Line, Receipt
+from pasearch.runs.ledger import Ledger, PlannedRelease, Receipt
 
 SCHEMA = Schema(shape=(2,), low=-1.0, high=3.0, classes=3)
 NUMBER = Schema(shape=(2,), low=-1.0, high=3.0, regression=True, target=(-10.0, 30.0))
@@ -220,7 +220,11 @@ class TestTheDoor:
     @pytest.mark.unit
     def test_a_charge_opens_its_own_partition_only(self, tmp_path: Path):
         made = dataset(*arrays())
-        lines = [Line(name="x", partition="train", event=Gaussian(noise_multiplier=1.0), count=1)]
+        lines = [
+            PlannedRelease(
+                name="x", partition="train", event=Gaussian(noise_multiplier=1.0), count=1
+            )
+        ]
         with Ledger.create(tmp_path / "ledger", lines) as ledger:
             with ledger.charged("x", made["train"], key="k") as records:
                 assert len(records) == 20
@@ -458,7 +462,11 @@ class TestCells:
     @pytest.mark.unit
     def test_open_under_their_own_charge_only(self, tmp_path: Path):
         made = dataset(*arrays())
-        lines = [Line(name="x", partition="test", event=Gaussian(noise_multiplier=1.0), count=1)]
+        lines = [
+            PlannedRelease(
+                name="x", partition="test", event=Gaussian(noise_multiplier=1.0), count=1
+            )
+        ]
         with Ledger.create(tmp_path / "ledger", lines) as ledger:
             with ledger.charged("x", made["test"].cells(), key="k") as (features, labels):
                 assert (len(features), len(labels)) == (8, 8)

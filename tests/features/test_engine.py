@@ -41,7 +41,7 @@ from pasearch.features.selector import SelectionResult
 from pasearch.features.trainers import LinearModel, MomentsTrainer
 from pasearch.features.views import MAX_NORM_FACTOR, View
 from pasearch.runs.keys import Keys
-from pasearch.runs.ledger import Ledger, Line, Receipt
+from pasearch.runs.ledger import Ledger, PlannedRelease, Receipt
 from pasearch.runs.sums import GaussianSum
 from pasearch.training import settings
 from pasearch.training.metrics import Score
@@ -585,7 +585,7 @@ class TestOther:
     def test_lines_of_the_ledger_are_the_plans(self, tmp_path: Path):
         plan = plan_of("top")
         assert search_of(plan, tmp_path).ledger.lines == plan.lines
-        assert all(isinstance(line, Line) for line in plan.lines)
+        assert all(isinstance(line, PlannedRelease) for line in plan.lines)
 
     @pytest.mark.unit
     def test_a_number_is_predicted(self, tmp_path: Path):

@@ -152,24 +152,28 @@ class TestPafs:
     def test_prints_the_papers_figure_beside(self):
         plan = plan_of("pafs")
         claim = bao_equation_8(epsilon=plan.noise("candidate training"), runs=8, delta_prime=1e-5)
-        (found,) = plan.claims()
+        (found,) = plan.list_published_bounds()
         assert (found.value, found.source) == (claim.value, claim.source)
         assert "the paper prints 49.63" in found.describe()
-        assert plan_of("all").claims() == plan_of("pafs", number=True).claims() == []
+        assert (
+            plan_of("all").list_published_bounds()
+            == plan_of("pafs", number=True).list_published_bounds()
+            == []
+        )
 
     @pytest.mark.unit
     def test_a_training_of_dp_sgd_enters_the_papers_figure_with_its_own_price(self):
         plan = plan_of("pafs", "dpsgd")
         knob = select_trainer("dpsgd", False).knob(plan.split.trial_size, False)
         one = price(knob.event(plan.noise("candidate training")), 1e-5).epsilon
-        (found,) = plan.claims()
+        (found,) = plan.list_published_bounds()
         assert found.value == bao_equation_8(epsilon=one, runs=8, delta_prime=1e-5).value
         assert one < plan.price.epsilon < found.value
 
     @pytest.mark.unit
     def test_correlation_based_selection_prints_the_papers_figure(self):
         for method in ["cfs-greedy", "cfs-ga"]:
-            (found,) = plan_of(method).claims()
+            (found,) = plan_of(method).list_published_bounds()
             assert found.value == 2.31
             assert "not reproducible" in found.describe()
             assert found.describe() in feature_plan_text(plan_of(method))
@@ -180,7 +184,7 @@ class TestPafs:
         mechanism = NoisyEntropies(
             epsilon=entropies.noise("entropies"), attributes=make_attributes(entropies.schema)
         )
-        claim, printed = entropies.claims()
+        claim, printed = entropies.list_published_bounds()
         assert printed.value == 2.31
         assert claim == mechanism.claim(n=entropies.split.train, delta=1e-5)
         assert claim.value is not None

@@ -137,7 +137,7 @@ class TestPlan:
                         ("test accuracy", "test", 1),
                     ]  # fmt: skip
                     assert plan.score is None
-                    assert plan.claims() == []
+                    assert plan.list_published_bounds() == []
                     assert plan.selection_rule == "not private"
                     assert plan.to_json()["searched_on"] == "others"
                     total, parts = price_partitions(events_by_partition(plan.lines), 1e-5)

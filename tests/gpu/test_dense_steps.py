@@ -536,7 +536,7 @@ def test_a_careful_step_moves_weights_by_the_kernel_that_every_step_has(
     monkeypatch: pytest.MonkeyPatch,
 ):
     """From one sum both make the same weights, memory and average, to the bit."""
-    monkeypatch.setattr(dense_steps, "KEEP_SUMS", True)
+    monkeypatch.setattr(dense_steps, "STORE_NOISY_SUMS", True)
     made, data, found = recipe(optimizer="momentum", average=0.5), records(), []
     for careful in (False, True):
         model = plain()
@@ -663,7 +663,7 @@ def test_memory_of_a_training_is_given_back_when_it_is_done(shares_calls: bool):
 
 @pytest.mark.unit
 def test_each_training_has_noise_and_masks_of_its_own(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(dense_steps, "KEEP_SUMS", True)
+    monkeypatch.setattr(dense_steps, "STORE_NOISY_SUMS", True)
     made, data, together = recipe(), records(), TrainingGroup()
     models = [deep(), deep()]
     both = [begun(made, model, data, k, together) for k, model in enumerate(models)]

@@ -18,12 +18,14 @@ from pasearch.errors import UsageError
 from pasearch.runs.folder import RunFolder
 from pasearch.runs.journal import Journal
 from pasearch.runs.keys import Keys
-from pasearch.runs.ledger import Ledger, Line
+from pasearch.runs.ledger import Ledger, PlannedRelease
 from pasearch.runs.shared_ledger import SharedLedger
 
 EVENT = Geometric(epsilon=0.1)
 LINES = [
-    Line(name=f"line {i}", partition="test", event=Gaussian(noise_multiplier=3.0), count=100)
+    PlannedRelease(
+        name=f"line {i}", partition="test", event=Gaussian(noise_multiplier=3.0), count=100
+    )
     for i in range(100)
 ]
 

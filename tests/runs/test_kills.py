@@ -11,9 +11,13 @@ from kills import killed_at
 from pasearch.accounting.events import Gaussian
 from pasearch.runs.folder import RunFolder
 from pasearch.runs.keys import Keys
-from pasearch.runs.ledger import Ledger, Line
+from pasearch.runs.ledger import Ledger, PlannedRelease
 
-LINES = [Line(name="training", partition="train", event=Gaussian(noise_multiplier=1.0), count=3)]
+LINES = [
+    PlannedRelease(
+        name="training", partition="train", event=Gaussian(noise_multiplier=1.0), count=3
+    )
+]
 
 EVERY = 5
 """Stops between two kills, odd: a system call stops at its entry and at its exit."""

@@ -19,7 +19,7 @@ import pytest
 from pasearch.accounting.events import Gaussian, Geometric, PoissonGaussian, SelfComposition
 from pasearch.errors import BudgetError, PasearchError, UsageError
 from pasearch.runs import ledger as module
-from pasearch.runs.ledger import Ledger, Line, Receipt
+from pasearch.runs.ledger import Ledger, PlannedRelease, Receipt
 
 ROOT = Path(__file__).resolve().parents[2]
 STEP = SelfComposition(
@@ -27,10 +27,10 @@ STEP = SelfComposition(
 )
 SCORE = Geometric(epsilon=0.1)
 LINES = (
-    Line(name="training", partition="train", event=STEP, count=2),
-    Line(name="score", partition="validation", event=SCORE, count=3),
-    Line(name="pca", partition="train", event=Gaussian(noise_multiplier=9.0), count=1),
-    Line(name="pca", partition="search", event=Gaussian(noise_multiplier=9.0), count=1),
+    PlannedRelease(name="training", partition="train", event=STEP, count=2),
+    PlannedRelease(name="score", partition="validation", event=SCORE, count=3),
+    PlannedRelease(name="pca", partition="train", event=Gaussian(noise_multiplier=9.0), count=1),
+    PlannedRelease(name="pca", partition="search", event=Gaussian(noise_multiplier=9.0), count=1),
 )
 
 
@@ -221,7 +221,7 @@ def test_an_error_while_opening_keeps_the_charge(ledger: Ledger):
 @pytest.mark.unit
 def test_a_failed_commit_opens_nothing(path: Path):
     """A full disk, for instance: the file may not grow."""
-    lines = [Line(name="score", partition="validation", event=SCORE, count=10**6)]
+    lines = [PlannedRelease(name="score", partition="validation", event=SCORE, count=10**6)]
     with Ledger.create(path, lines) as ledger:
         pages = ledger._connection.execute("PRAGMA page_count").fetchone()[0]
         ledger._connection.execute(f"PRAGMA max_page_count = {pages}")
@@ -383,7 +383,7 @@ def uncharged(path: Path) -> set[str]:
 
 @pytest.fixture
 def long_ledger(path: Path) -> Path:
-    lines = [Line(name="training", partition="train", event=STEP, count=10**6)]
+    lines = [PlannedRelease(name="training", partition="train", event=STEP, count=10**6)]
     Ledger.create(path, lines).close()
     return path
 
@@ -451,7 +451,9 @@ except BudgetError:
 
 @pytest.mark.property
 def test_of_two_processes_one_has_the_last_unit(path: Path):
-    Ledger.create(path, [Line(name="training", partition="train", event=STEP, count=1)]).close()
+    Ledger.create(
+        path, [PlannedRelease(name="training", partition="train", event=STEP, count=1)]
+    ).close()
     racers = [
         subprocess.Popen(
             [sys.executable, "-c", RACER, str(path), name],

@@ -15,7 +15,7 @@ from scipy.stats import beta, norm
 from pasearch.accounting.events import Gaussian
 from pasearch.runs import estimates, sums
 from pasearch.runs.estimates import (
-    JOINED_LOWER_EDGES,
+    JOINED_BIN_LOWER_EDGES,
     JOINED_UPPER_EDGES,
     JOINED_ZERO_BIN,
     NumberBins,
@@ -113,7 +113,7 @@ class TestCells:
         noisy[JOINED_ZERO_BIN + 10 : JOINED_ZERO_BIN + 15] = 1.0
         noisy[JOINED_ZERO_BIN + 15] = 1000.0
         found = make_cell_edges(
-            JOINED_LOWER_EDGES[JOINED_ZERO_BIN:],
+            JOINED_BIN_LOWER_EDGES[JOINED_ZERO_BIN:],
             JOINED_UPPER_EDGES[JOINED_ZERO_BIN:],
             noisy[JOINED_ZERO_BIN:],
             1.0,
@@ -206,7 +206,10 @@ class TestAudit:
         counted: list[np.ndarray] = []
         inner = np.unique(
             make_cell_edges(
-                JOINED_LOWER_EDGES, JOINED_UPPER_EDGES, np.zeros(len(JOINED_UPPER_EDGES)) + 5.0, 1.0
+                JOINED_BIN_LOWER_EDGES,
+                JOINED_UPPER_EDGES,
+                np.zeros(len(JOINED_UPPER_EDGES)) + 5.0,
+                1.0,
             )
         )
         for each in (values, [v for place, v in enumerate(values) if place != gone % len(values)]):

@@ -18,7 +18,7 @@ from pasearch.accounting.budget import Budget
 from pasearch.errors import UsageError
 from pasearch.planning import events_by_partition
 from pasearch.runs.keys import Keys, Stream
-from pasearch.runs.ledger import Line
+from pasearch.runs.ledger import PlannedRelease
 from pasearch.search.candidate_training import FAILED_SCORE
 from pasearch.search.plan import Plan
 from pasearch.search.strategy import SearchState, TrialRound, make_strategy, strategy_from_json
@@ -439,12 +439,14 @@ def test_it_has_teeth_a_score_that_is_not_charged_is_refused(
 ):
     """Scores read the training records: planned on others, none is read."""
 
-    def elsewhere(self: SuccessiveHalving, price, partition: str, noun: str) -> list[Line]:
+    def elsewhere(
+        self: SuccessiveHalving, price, partition: str, noun: str
+    ) -> list[PlannedRelease]:
         found = lines_of(self, price, partition, noun)
         return found if noun == "training" else [replace(each, partition="test") for each in found]
 
-    lines_of = SuccessiveHalving.lines
-    monkeypatch.setattr(SuccessiveHalving, "lines", elsewhere)
+    lines_of = SuccessiveHalving.list_releases
+    monkeypatch.setattr(SuccessiveHalving, "list_releases", elsewhere)
     with pytest.raises(UsageError, match="not one of its lines"):
         api.search_architecture(
             "digits", budget=Budget(2.0), strategy="ahead", candidates=3, seed=3, steps=4,
@@ -458,13 +460,13 @@ def test_it_has_teeth_a_look_that_is_not_charged_is_refused(
 ):
     """A strategy that plans one look fewer than it makes runs into its ledger."""
 
-    def fewer(self: SuccessiveHalving, price, partition: str, noun: str) -> list[Line]:
+    def fewer(self: SuccessiveHalving, price, partition: str, noun: str) -> list[PlannedRelease]:
         return [
             replace(line, count=line.count - 1) for line in lines_of(self, price, partition, noun)
         ]
 
-    lines_of = SuccessiveHalving.lines
-    monkeypatch.setattr(SuccessiveHalving, "lines", fewer)
+    lines_of = SuccessiveHalving.list_releases
+    monkeypatch.setattr(SuccessiveHalving, "list_releases", fewer)
     with pytest.raises(api.BudgetError):
         api.search_architecture(
             "digits", budget=Budget(2.0), strategy="ahead", candidates=3, seed=3, steps=4,

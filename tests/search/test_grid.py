@@ -16,7 +16,7 @@ from pasearch.accounting.budget import Budget
 from pasearch.crossover.report import _compute_level_epsilons
 from pasearch.errors import BudgetError, UsageError
 from pasearch.runs.keys import Keys
-from pasearch.runs.ledger import Line
+from pasearch.runs.ledger import PlannedRelease
 from pasearch.search.grid import (
     MAX_SQUARED_SHARE,
     Grid,
@@ -158,13 +158,13 @@ class TestRun:
     def test_it_has_teeth_a_level_that_is_not_charged_is_refused(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ):
-        lines_of = Grid.lines
+        lines_of = Grid.list_releases
 
-        def fewer(self: Grid, price: Any, partition: str, noun: str) -> list[Line]:
+        def fewer(self: Grid, price: Any, partition: str, noun: str) -> list[PlannedRelease]:
             found = lines_of(self, price, partition, noun)
             return found[:-1] if noun == "training" else found
 
-        monkeypatch.setattr(Grid, "lines", fewer)
+        monkeypatch.setattr(Grid, "list_releases", fewer)
         with pytest.raises(UsageError, match="not one of its lines"):
             api.search_architecture(
                 "digits", budget=Budget(8.0), strategy="grid", space=TWO, steps=4,
@@ -177,15 +177,15 @@ class TestRun:
         """A line that prices less noise than is drawn is found before a record is scored."""
         from pasearch.accounting.events import Geometric
 
-        lines_of = Grid.lines
+        lines_of = Grid.list_releases
 
-        def cheap(self: Grid, price: Any, partition: str, noun: str) -> list[Line]:
+        def cheap(self: Grid, price: Any, partition: str, noun: str) -> list[PlannedRelease]:
             found = lines_of(self, price, partition, noun)
             if noun == "training":
                 return found
             return [replace(each, event=Geometric(epsilon=1e-6)) for each in found]
 
-        monkeypatch.setattr(Grid, "lines", cheap)
+        monkeypatch.setattr(Grid, "list_releases", cheap)
         with pytest.raises(UsageError, match="not one of its lines"):
             api.search_architecture(
                 "digits", budget=Budget(8.0), strategy="grid", space=TWO, steps=4,

@@ -162,9 +162,9 @@ class TestEveryStrategy:
         assert (number, index) == (number, len(state.fitness[number]) - 1)
 
     def test_the_price_is_known_before_a_trial(self, name: str):
-        first = make(name).lines(price, "train", "training")
+        first = make(name).list_releases(price, "train", "training")
         play(search := make(name))
-        assert search.lines(price, "train", "training") == first
+        assert search.list_releases(price, "train", "training") == first
         places = {search.partition_of_trial("train", trial) for trial in range(4)}
         assert {line.partition for line in first} == places
         assert all(line.name.startswith("training") for line in first)
@@ -180,7 +180,7 @@ class TestEveryStrategy:
                 return None
 
         search = make(name)
-        lines = search.lines(price, "train", "training")
+        lines = search.list_releases(price, "train", "training")
         _, rounds = play(search)
         trial = 0
         with Ledger.create(tmp_path / "ledger", lines) as ledger:
@@ -261,10 +261,14 @@ class TestSecretCount:
     @pytest.mark.parametrize("name", SECRET)
     def test_appears_in_no_description(self, name: str):
         search = make(name)
-        before = search.summary(), search.to_json(), search.lines(price, "train", "training")
+        before = (
+            search.summary(),
+            search.to_json(),
+            search.list_releases(price, "train", "training"),
+        )
         counts = {len(play(search, seed)[1][0].genotypes) for seed in range(30)}
         assert len(counts) > 3
-        after = search.summary(), search.to_json(), search.lines(price, "train", "training")
+        after = search.summary(), search.to_json(), search.list_releases(price, "train", "training")
         assert after == before
 
     @pytest.mark.statistical
@@ -334,7 +338,7 @@ class TestMgrs:
     @pytest.mark.unit
     def test_every_generation_is_a_selection_of_its_own(self):
         search = make("mgrs")
-        lines = search.lines(price, "train", "score")
+        lines = search.list_releases(price, "train", "score")
         assert [line.name for line in lines] == [f"score, generation {n}" for n in (1, 2, 3)]
         assert [line.event for line in lines] == [
             RepeatAndSelect(event=EVENT, law=RunCountDistribution(mean, 1.0))
@@ -353,12 +357,12 @@ class TestMgrs:
 class TestPrices:
     @pytest.mark.unit
     def test_paas_plans_every_training_though_repeats_are_memoised(self):
-        (line,) = make_strategy("paas").lines(price, "train", "training")
+        (line,) = make_strategy("paas").list_releases(price, "train", "training")
         assert (line.event, line.count) == (EVENT, 60)
 
     @pytest.mark.unit
     def test_rs_is_one_selection(self):
-        (line,) = make_strategy("rs", law="logarithmic", max_candidates=50).lines(
+        (line,) = make_strategy("rs", law="logarithmic", max_candidates=50).list_releases(
             price, "search", "training"
         )
         assert line.event == RepeatAndSelect(event=EVENT, law=RunCountDistribution(10.0, 0.0, 50))
@@ -366,7 +370,7 @@ class TestPrices:
 
     @pytest.mark.unit
     def test_fixed_is_one_training_of_the_default(self):
-        (line,) = FixedStrategy().lines(price, "train", "training")
+        (line,) = FixedStrategy().list_releases(price, "train", "training")
         assert (line.event, line.count) == (EVENT, 1)
         _, (only,) = play(FixedStrategy())
         assert only.genotypes == (SPACE.default_genotype(),)
@@ -376,13 +380,13 @@ class TestPrices:
 
     @pytest.mark.unit
     def test_stw_pays_nothing_because_its_data_is_public(self):
-        (line,) = make("stw").lines(price, "train", "training")
+        (line,) = make("stw").list_releases(price, "train", "training")
         assert line.event == NoRelease()
 
     @pytest.mark.unit
     def test_a_secret_counts_law_is_all_its_event_tells(self):
         for name in SECRET:
-            for line in make(name).lines(price, "train", "training"):
+            for line in make(name).list_releases(price, "train", "training"):
                 assert set(event_to_json(line.event)) == {"type", "event", "law"}
 
 

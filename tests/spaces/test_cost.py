@@ -13,7 +13,7 @@ from pasearch.runs.keys import Keys
 from pasearch.spaces.architecture import Architecture
 from pasearch.spaces.cost import (
     EAGER_STEP_TIMES,
-    GATE_PASSES,
+    GATE_NUMBERS_MOVED,
     LINEAR_BACKEND_STEP_TIMES,
     MIN_SAVED_SECONDS,
     MIN_SHARED_NUMBERS,
@@ -149,7 +149,7 @@ def test_a_convolution_goes_through_its_windows_several_times():
 @pytest.mark.unit
 def test_an_lstm_goes_through_its_gates_in_each_step_of_a_sequence():
     work = measure_step_work(Architecture(layers=(Lstm(units=4),)), (28, 5), 3)
-    assert work.numbers == 28 * 5 + 4 + 3 + GATE_PASSES * 28 * 4
+    assert work.numbers == 28 * 5 + 4 + 3 + GATE_NUMBERS_MOVED * 28 * 4
 
 
 STEPS = {
