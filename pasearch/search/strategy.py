@@ -8,8 +8,8 @@
 A strategy draws all its randomness from the given stream, by round. The same keys and the same
 fitness therefore give the same search, so that a resumed run can repeat it.
 
-`list_releases` states the privacy cost of the whole search before any trial. Q is one candidate run:
-one training on the training records, and one noisy score on the validation records.
+`list_releases` states the privacy cost of the whole search before any trial. Q is one candidate
+run: one training on the training records, and one noisy score on the validation records.
 
 | strategy | charged releases | reason |
 |---|---|---|
