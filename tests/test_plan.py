@@ -401,9 +401,9 @@ class TestUndeclared:
         assert told in found
         assert bool(found) == bool(told)
         points = find_metric("mae", regression=True, outputs=1)
-        assert bool(warn_of_test_noise(points, points.noise(epsilon), 300)) == bool(told)
+        assert bool(warn_of_test_noise(points, points.make_noise(epsilon), 300)) == bool(told)
         loss = find_metric("log-loss", regression=False, outputs=2)
-        assert warn_of_test_noise(loss, loss.noise(epsilon), 300) == []
+        assert warn_of_test_noise(loss, loss.make_noise(epsilon), 300) == []
 
     @pytest.mark.unit
     @pytest.mark.parametrize(
