@@ -31,6 +31,19 @@ class Mutant:
 
 MUTANTS = (
     Mutant(
+        "labels: NumPy infers the type of a pyarrow array from all values",
+        'for name in ("to_pylist", "to_list"):',
+        "for name in ():",
+        "sklearn_api/test_labels_and_scores.py",
+    ),
+    Mutant(
+        "labels: one integer decides the type of all floats",
+        "own_types = (type(each) for each in labels.tolist() if not _is_nan(each))",
+        "own_types = [type(each) for each in labels.tolist() if not _is_nan(each)]\n"
+        "    own_types = [int if int in own_types and t is float else t for t in own_types]",
+        "sklearn_api/test_labels_and_scores.py",
+    ),
+    Mutant(
         "report: the attack's success is rounded down",
         "math.ceil(value / digits - 1e-9)",
         "math.floor(value / digits)",

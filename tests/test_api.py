@@ -16,6 +16,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from PIL import Image
@@ -32,7 +33,7 @@ from pasearch.api.search import search_architecture
 from pasearch.data.array_file import from_arrays
 from pasearch.data.partitions import Dataset, Partition
 from pasearch.errors import BudgetError, InterruptedRunError, MachineError, UsageError
-from pasearch.report.score import is_below_noise
+from pasearch.report.score import is_below_noise, score_interval
 from pasearch.results import SearchResult, load_result
 from pasearch.runs.folder import RunFolder
 from pasearch.runs.keys import Keys
@@ -915,6 +916,18 @@ class TestPublicData:
                 run(tmp_path / "x", way, data_is_public=True, seed=4)
         assert api.measure_public_run is genuine
         assert resume(tmp_path / "x", data=arrays()).document == whole.document
+
+
+@pytest.mark.contract
+def test_an_area_that_so_few_test_records_cannot_tell_has_the_largest_error(tmp_path: Path):
+    x = np.random.default_rng(0).random((60, 2))
+    frame = pd.DataFrame({"a": x[:, 0], "b": x[:, 1], "y": np.where(x[:, 0] > 0.5, "p", "q")})
+    result = search_architecture(
+        frame, target="y", metric="auc", labels=["p", "q"], budget=Budget(8.0, 1e-3), seed=0,
+        out=tmp_path / "x", device="cpu", force=True,
+    )  # fmt: skip
+    low, high = score_interval(result.document["score"])
+    assert (low, high) == (pytest.approx(0.0, abs=0.2), pytest.approx(1.0, abs=0.2))
 
 
 class TestRegression:

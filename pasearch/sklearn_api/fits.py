@@ -216,7 +216,13 @@ def _list_to_labels(y: Any) -> Any:
 def _check_types(name: str, given: Any) -> None:
     """Refuse data types that cannot be used, by a ValueError that contains no value."""
     if hasattr(given, "columns"):
-        dtypes = list(getattr(given, "dtypes", ()))
+        if not hasattr(given, "dtypes"):  # NumPy would infer the types from all values
+            raise ValueError(
+                f"{name} is a {type(given).__name__}, which has columns without `dtypes`: expected "
+                "a pandas frame. A pyarrow table converts itself by "
+                "`.to_pandas(types_mapper=pandas.ArrowDtype)`."
+            )
+        dtypes = list(given.dtypes)
     else:
         try:
             dtypes = [given.dtype] if hasattr(given, "dtype") else [np.asarray(given).dtype]
@@ -237,9 +243,17 @@ def _check_types(name: str, given: Any) -> None:
 
 
 def _to_array(given: Any) -> Any:
-    """Convert a tensor, or an array of another library, with the type that it declares."""
-    known = isinstance(given, np.ndarray) or hasattr(given, "astype") or hasattr(given, "columns")
-    return given if known or not hasattr(given, "__array__") else np.asarray(given)
+    """Convert a tensor to an array, and an array of pyarrow or polars to a list.
+
+    NumPy would convert all integers of the latter to floats, and all booleans to objects, if a
+    single one is missing.
+    """
+    if isinstance(given, np.ndarray) or hasattr(given, "astype") or hasattr(given, "columns"):
+        return given
+    for name in ("to_pylist", "to_list"):
+        if hasattr(given, name):
+            return getattr(given, name)()
+    return np.asarray(given) if hasattr(given, "__array__") else given
 
 
 def _drop_inferred_type(given: Any) -> Any:
@@ -286,24 +300,26 @@ def _check_label_type(dtype: np.dtype[Any]) -> None:
 
 
 def common_label_type(labels: np.ndarray) -> np.dtype[Any]:
-    """Return the dtype of most labels in an array of dtype object; object for strings.
+    """Return the dtype of most labels in an array of dtype object; object for strings and bytes.
 
-    Missing labels are not counted. A single record changes the result only if two types are
-    equally frequent.
+    Missing labels (None, NaN and those of pandas) are not counted. A single record changes the
+    result only if two types are equally frequent.
     """
     kinds: Counter[type] = Counter()
-    for own, count in Counter(map(type, labels.tolist())).items():
-        for base, kind in (
-            (bool, bool), (np.bool_, bool), (Integral, int), (Real, float), (bytes, bytes),
-        ):  # fmt: skip
+    own_types = (type(each) for each in labels.tolist() if not _is_nan(each))
+    for own, count in Counter(own_types).items():
+        for base, kind in ((bool, bool), (np.bool_, bool), (Integral, int), (Real, float)):
             if issubclass(own, base):
                 kinds[kind] += count
                 break
         else:
             kinds[object] += count * (own.__name__ not in (*PANDAS_MISSING_TYPES, "NoneType"))
-    if kinds[int] > 0:  # a float among integers is a missing label, or equals an integer
-        kinds[int] += kinds.pop(float, 0)
     return np.dtype(max(kinds, key=lambda kind: kinds[kind], default=object))
+
+
+def _is_nan(label: object) -> bool:
+    """Check whether a label is the float NaN; a label's own methods are not called."""
+    return type(label) in (float, np.float64, np.float32) and label != label
 
 
 def column_kind(dtype: Any) -> str | None:
@@ -468,8 +484,8 @@ def find_labels(labels: np.ndarray) -> np.ndarray:
     names = convert_to_strings(labels, Column(name="y").cell_format)
     if None in names:
         raise ValueError(
-            f"Input y contains {labels[names.index(None)]!r}, which means a missing label: drop "
-            "these records, or list it in `classes=`."
+            "Input y contains a label that means a missing label, such as None, NaN, '' or 'NA', "
+            "or that is no UTF-8 string: drop these records, or list it in `classes=`."
         )
     try:
         assert_all_finite(labels, input_name="y")
@@ -701,7 +717,6 @@ class PrivateFit(BaseEstimator):
             known = find_labels(labels)
         if dtype.kind == "O" and classes is None and (known is None or aim is not None):
             known, dtype = None, common_label_type(labels)
-            _check_label_type(dtype)
             self._types += (ASSUMED_LABEL_TYPE,) if dtype.kind != "O" else ()
         # `Column` rejects names that are None or occur twice.
         column = Column(name=name, kind="category", categories=names)  # type: ignore[arg-type]

@@ -486,6 +486,9 @@ def find_metric_by_noun(noun: str) -> Metric:
     )
 
 
+MAX_SHARE_ERROR = 0.5  # largest standard deviation of a number in [0, 1]
+
+
 def compute_score_error(score: dict[str, Any]) -> float:
     """Compute the standard error of a released test score, from sampling and noise together.
 
@@ -507,7 +510,9 @@ def compute_score_error(score: dict[str, Any]) -> float:
     if not metric.is_sum:
         told = {} if table is None else compute_measures(table)[metric.name.replace("-", "_")]
         error = (told or {}).get("error")
-        return noise["standard_deviation"] if error is None else error
+        if error is None:  # without a table, or one class of it is too rare
+            return noise["standard_deviation"] or MAX_SHARE_ERROR
+        return error
     rate = min(1.0, max(0.0, metric.to_share(score["test"])))
     sample = metric.compute_slope(rate) * math.sqrt(max(rate * (1 - rate), 1 / count) / count)
     return math.hypot(sample, noise["standard_deviation"])

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 from sklearn.metrics import accuracy_score
 from sklearn.model_selection import GridSearchCV, cross_val_score
@@ -27,6 +28,7 @@ from pasearch.sklearn_api.estimators import (
     PrivateArchitectureSearchRegressor as Regressor,
 )
 from pasearch.sklearn_api.estimators import noisy_accuracy, noisy_r_squared
+from pasearch.sklearn_api.fits import check_labels, common_label_type
 
 N = 400
 AGES = np.random.default_rng(0).integers(18, 90, N)
@@ -119,7 +121,7 @@ def test_labels_of_other_types_are_refused_before_a_charge(tmp_path: Path, given
     model = Classifier(**SMALL, bounds=(18, 90), **kept, **given)
     dates = of(["2020-01-01", "2021-01-01"]).astype("datetime64[D]")
     bytes_ = of([b"no", b"yes"])
-    for y in (bytes_, bytes_.astype(object), bytes_.tolist(), dates, pd.Series(dates)):
+    for y in (bytes_, dates, pd.Series(dates)):
         with pytest.raises(ValueError, match="numbers, booleans or strings"):
             model.fit(X, y)
     with pytest.raises(UsageError, match="numbers, booleans or strings"):
@@ -134,6 +136,63 @@ def test_missing_labels_that_are_assumed_public_are_named(missing: Any):
     y[~OLD] = missing
     with pytest.raises(ValueError, match="means a missing label"):
         Classifier(**SMALL, assume_public_schema=True).fit(X, y)
+
+
+@pytest.mark.unit
+def test_a_missing_label_that_is_assumed_public_is_not_printed():
+    y = of(WORDS).astype(object)
+    y[0] = "\ud800Alice"
+    with pytest.raises(ValueError, match="means a missing label") as refused:
+        Classifier(**SMALL, assume_public_schema=True).fit(X, y)
+    assert "Alice" not in str(refused.value)
+
+
+@pytest.mark.unit
+def test_bytes_in_a_list_are_strings():
+    model = fitted(of([b"no", b"yes"]).tolist(), WORDS)
+    assert set(model.predict(X)) == set(WORDS)
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    ("values", "names", "kind"), [([0, 1], NUMBERS, "i"), ([False, True], TRUTH, "b")]
+)
+def test_predictions_have_the_type_of_an_arrow_array(
+    values: list[Any], names: list[str], kind: str
+):
+    y = pa.chunked_array([pa.array([None, *of(values).tolist()[1:]])])
+    assert fitted(y, names).predict(X).dtype.kind == kind
+
+
+@pytest.mark.unit
+def test_a_null_of_an_arrow_array_changes_no_other_label_and_no_metadata():
+    large = [2**53, 2**53 + 1]
+    for values in (large, [0, 1], [False, True]):
+        y = of(values).tolist()
+        worlds = pa.array(y), pa.array([None, *y[1:]])
+        whole, missing = (check_labels(each, read=False) for each in worlds)
+        assert whole[1:].tolist() == missing[1:].tolist() == y[1:]
+        assert whole.dtype == missing.dtype == object
+        assert common_label_type(whole) == common_label_type(missing)
+
+
+@pytest.mark.unit
+def test_a_table_without_types_is_refused():
+    table = pa.table({"age": AGES, "old": OLD})
+    with pytest.raises(ValueError, match="a pandas frame"):
+        Classifier(**SMALL).fit(table, ints)
+    with pytest.raises(ValueError, match="a pandas frame"):
+        Classifier(**SMALL).fit(X, pa.table({"y": ints}))
+
+
+@pytest.mark.unit
+def test_one_label_does_not_decide_the_type_of_all():
+    for most, one, expected in [
+        ([0.5, 1.5], 1, float), ([0, 1], 0.5, int), ([0, 1], float("nan"), int),
+        ([None], b"a", object), (["a"], 1, object), ([b"a"], "a", object),
+    ]:  # fmt: skip
+        labels = np.array([*most * 5, one], dtype=object)
+        assert common_label_type(labels) == np.dtype(expected)
 
 
 @pytest.mark.unit

@@ -813,7 +813,7 @@ def test_an_undeclared_schema_leaves_the_size_open():
 
 @pytest.mark.unit
 def test_a_space_has_too_many_sizes():
-    with pytest.raises(UsageError, match="'fcn' has too many"):
+    with pytest.raises(UsageError, match="networks of space 'fcn' are too many"):
         plan_of(small("encoded-student-t"), strategy="rs", candidates=2)
 
 
@@ -822,7 +822,7 @@ def test_a_law_is_chosen_only_where_gradients_are_encoded():
     for law in ["gaussian", "student-t:9", "search"]:
         for names in ["dpsgd", ["encoded-gaussian", "dpsgd"]]:
             given: dict[str, Any] = {} if isinstance(names, list) else {"strategy": "fixed"}
-            with pytest.raises(UsageError, match="every coordinate is bounded"):
+            with pytest.raises(UsageError, match="each coordinate of a gradient is bounded"):
                 api.prepare("digits", budget=BUDGET, recipe=names, noise=law, **given)
 
 
@@ -843,7 +843,7 @@ FIXED = ("arch", "--eps", 2, "--strategy", "fixed", "--space", "fcn", "--steps",
         (("--noise", "laplace:3", "--recipe", "encoded-gaussian"), "noise is 'laplace:3'"),
         (("--noise", "student-t:0", "--recipe", "encoded-gaussian"), "freedom"),
         (("--noise", "tabulated", "--recipe", "encoded-gaussian"), "noise is 'tabulated'"),
-        (("--noise", "cauchy", "--recipe", "denoised-gaussian"), "every coordinate"),
+        (("--noise", "cauchy", "--recipe", "denoised-gaussian"), "each coordinate of a gradient"),
         (("--recipe", "own.toml"), "cannot set micro_batch"),
         (("--recipe", "unbounded.toml"), "needs a bound on every coordinate"),
     ],
