@@ -31,6 +31,12 @@ class Mutant:
 
 MUTANTS = (
     Mutant(
+        "resume: another plan is found when the keys are open",
+        '| {"plan": _hash_json(plan.to_json())}',
+        '| {"plan": ""}',
+        "test_api.py",
+    ),
+    Mutant(
         "labels: NumPy infers the type of a pyarrow array from all values",
         'for name in ("to_pylist", "to_list"):',
         "for name in ():",

@@ -102,35 +102,36 @@ def describe_surroundings(device: str) -> dict[str, Any]:
     }
 
 
-def check_surroundings(private: Path, device: str, *, begun: bool) -> None:
-    """Refuse to resume a run in another environment, before its keys are opened and destroyed.
+def check_surroundings(private: Path, device: str, plan: Any, *, begun: bool) -> None:
+    """Refuse to resume a run in another environment or with another plan; its keys stay unopened.
 
-    The environment is public. It is stored when a run begins. If it cannot be read, the fingerprint
-    of the keys decides.
+    Both are public. They are stored when a run begins. If they cannot be read, the fingerprint of
+    the keys decides, and the keys are destroyed if it differs.
 
     Raises:
-        UsageError: The environment differs; the message names the differences. Also if the matrix
-            products of this processor are not reproducible.
+        UsageError: The environment or the plan differs; the message names the differences. Also if
+            the matrix products of this processor are not reproducible.
     """
     if device == "cpu":
         from pasearch.training.row_rounding import check_row_rounding
 
         check_row_rounding()
+    now = describe_surroundings(device) | {"plan": _hash_json(plan.to_json())}
     if not begun:
-        atomic_write(private / SURROUNDINGS_FILE, json.dumps(describe_surroundings(device)))
+        atomic_write(private / SURROUNDINGS_FILE, json.dumps(now))
         return
     try:
         before = read_json(private / SURROUNDINGS_FILE, follow=False)
-        told = _describe_differences(before, describe_surroundings(device))
+        told = _describe_differences(before, now)
     except (UsageError, AttributeError, KeyError, TypeError):
         return
     if told:
         raise UsageError(
-            f"{private.parent} is not resumed, because its environment has changed since the run "
-            f"began: {'; '.join(told)}. The last digits of a sum would differ, and the run's noise "
-            "must not be added to two different sums. Nothing was opened, and nothing is lost: "
-            "restore the environment, and repeat the command. If that is impossible, start a new "
-            "run with a separate budget; the budget spent by this run is not refunded."
+            f"{private.parent} is not resumed, because something has changed since the run began: "
+            f"{'; '.join(told)}. A sum would differ, if only in its last digits, and the run's "
+            "noise must not be added to two different sums. Nothing was opened, and nothing is "
+            "lost: restore what has changed, and repeat the command. If that is impossible, start a "
+            "new run with a separate budget; the budget spent by this run is not refunded."
         )
 
 
@@ -147,6 +148,7 @@ def _describe_differences(before: dict[str, Any], now: dict[str, Any]) -> list[s
         "threads": f"the number of threads was {then[0]}, and is {here[0]} (OMP_NUM_THREADS, or "
         "the number of cores that the process may use)",
         "device": f"the device was {then[1]}, and is {here[1]}",
+        "plan": "the plan differs (the schema, an option, or the number of records has changed)",
         "machine": "the processor differs, or the build or settings of torch do (ATEN_..., "
         "MKL_..., ONEDNN_...)",
     }

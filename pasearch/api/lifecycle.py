@@ -649,7 +649,7 @@ def open_ledger_and_keys(
     with ledger:
         asked = folder.private / "request.json"
         kept = asked.read_bytes() if asked.exists() else b""
-        check_surroundings(folder.private, device, begun=resumed and begun)
+        check_surroundings(folder.private, device, plan, begun=resumed and begun)
         marks, parts = compute_fingerprint(prepared.dataset, plan, device, *public, request=kept)
         if resumed and begun:
             keys = Keys.open(keys_path, marks, parts, secure=secure)
