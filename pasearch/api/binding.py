@@ -130,8 +130,8 @@ def check_surroundings(private: Path, device: str, plan: Any, *, begun: bool) ->
             f"{private.parent} is not resumed, because something has changed since the run began: "
             f"{'; '.join(told)}. A sum would differ, if only in its last digits, and the run's "
             "noise must not be added to two different sums. Nothing was opened, and nothing is "
-            "lost: restore what has changed, and repeat the command. If that is impossible, start a "
-            "new run with a separate budget; the budget spent by this run is not refunded."
+            "lost: restore what has changed, and repeat the command. If that is impossible, start "
+            "a new run with a separate budget; the budget spent by this run is not refunded."
         )
 
 
