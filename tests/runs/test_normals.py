@@ -131,6 +131,17 @@ def test_machine_code_errs_by_what_was_found_of_all_bits():
         assert np.abs(found - np.stack(exact)).max() < 2.0**-21
 
 
+@pytest.mark.oracle
+def test_machine_code_leaves_numbers_of_too_few_bits_to_the_second_stage():
+    outside = [0, 1, compiled.MIN_U_BITS - 1, compiled.MAX_U_BITS + 1, 2**31 - 1]
+    for length in [*outside, compiled.MIN_U_BITS, compiled.MAX_U_BITS]:
+        bits = np.zeros(2 * GROUP, dtype=np.int32)
+        bits[:GROUP] = length
+        values = np.empty(2 * GROUP, dtype=np.float32)
+        normal_transform()(bits, values)
+        assert np.isnan(values).all() == (length in outside)
+
+
 @pytest.mark.unit
 def test_machine_code_a_team_and_arrays_release_the_same_numbers():
     for count, size in [
