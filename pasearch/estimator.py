@@ -195,7 +195,8 @@ class TrainedClassifier(ClassifierMixin, _TrainedEstimator):
         aims = self._get_true_values(X, y)
         warn_of_exact_score(_EXACT_SCORE_REMEDY, stacklevel=2)
         schema = self.schema
-        if isinstance(schema, TableSchema) or isinstance((schema.labels or (0,))[0], str):
+        labels = () if isinstance(schema, TableSchema) else schema.labels or ()
+        if isinstance(schema, TableSchema) or any(isinstance(each, str) for each in labels):
             classes, known = schema.encode_labels(aims)
             aims = np.where(known, schema.decode_class(classes), "")
         predicted = self.predict(X)

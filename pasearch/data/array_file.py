@@ -194,7 +194,7 @@ def _check_arrays(x: object, y: object, where: str, regression: bool) -> None:
     kinds = "iuf" if regression else "iufbU"
     if y.ndim != 1 or y.dtype.kind not in kinds:
         column = y.ndim == 2 and y.shape[1] == 1
-        remedy = " y.ravel() makes it so." if column and y.dtype.kind in kinds else ""
+        remedy = " Use y.ravel()." if column and y.dtype.kind in kinds else ""
         if not regression and y.dtype.kind in "OSM":
             remedy = " y.astype(str) converts strings, bytes and dates."
         raise UsageError(

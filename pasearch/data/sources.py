@@ -127,5 +127,5 @@ def find_readable(records: Any) -> np.ndarray:
         return records.present()
     if isinstance(records, np.ma.MaskedArray):
         masked = np.ma.getmaskarray(records).reshape(len(records), -1)
-        return np.array([not row.all() for row in masked], bool)
+        return np.logical_not(masked.all(axis=1))
     return np.ones(len(records), bool)

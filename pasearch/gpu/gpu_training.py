@@ -53,7 +53,7 @@ class GpuTraining(Training):
         together: TrainingGroup | None = None,
     ):
         if not can_use_rounds(recipe):
-            raise ValueError("Steps of this recipe need the device's answer: use `Training`.")
+            raise ValueError("Each step of this recipe waits for the device: use `Training`.")
         super().__init__(network, records, recipe, streams, device=device, splits=splits)
         self._together = together
         self._dense_steps = self._start_dense_steps(device)

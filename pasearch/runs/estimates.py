@@ -318,13 +318,13 @@ JOINED_BIN_INDEX = JOINED_ZERO_BIN + np.sign(_FROM_ZERO) * -(
 )
 """Index of the joined bin of each of the 321 bins."""
 
-JOINED_UPPER_EDGES = np.array(
+JOINED_BIN_UPPER_EDGES = np.array(
     [UPPER_EDGES[JOINED_BIN_INDEX == place].max() for place in range(2 * JOINED_ZERO_BIN + 1)]
 )
 JOINED_BIN_LOWER_EDGES = np.array(
     [LOWER_EDGES[JOINED_BIN_INDEX == place].min() for place in range(2 * JOINED_ZERO_BIN + 1)]
 )
-"""Lower edge of each of the 81 joined bins, ascending; `JOINED_UPPER_EDGES` are the upper edges."""
+"""Lower edges of the 81 joined bins, ascending; `JOINED_BIN_UPPER_EDGES` has the upper ones."""
 
 MIN_JOINED_DEVIATIONS = 4.5
 """Like `MIN_RANGE_DEVIATIONS`, for ranges of joined bins: one false range in about a hundred
@@ -389,12 +389,12 @@ class NumberBins(GaussianRelease):
         noisy = release_magnitude_counts(values, wide, stream)
         low, high = bounds or estimate_bounds(noisy, wide)
         known = np.clip(select_finite_values(values), low, high)
-        used = (low <= JOINED_UPPER_EDGES) & (high >= JOINED_BIN_LOWER_EDGES)
+        used = (low <= JOINED_BIN_UPPER_EDGES) & (high >= JOINED_BIN_LOWER_EDGES)
         first = _clip_edges(
             low,
             high,
             make_cell_edges(
-                JOINED_BIN_LOWER_EDGES[used], JOINED_UPPER_EDGES[used], noisy[used], wide
+                JOINED_BIN_LOWER_EDGES[used], JOINED_BIN_UPPER_EDGES[used], noisy[used], wide
             ),
         )
         second = release_cell_counts(known, first, sigma, stream.child("second"))
@@ -428,7 +428,7 @@ def release_magnitude_counts(values: np.ndarray[Any, Any], sigma: float, stream:
 
 def estimate_bounds(noisy: Array, sigma: float) -> tuple[float, float]:
     """Compute (low, high) from the result of `release_magnitude_counts` (post-processing)."""
-    edges = JOINED_BIN_LOWER_EDGES, JOINED_UPPER_EDGES
+    edges = JOINED_BIN_LOWER_EDGES, JOINED_BIN_UPPER_EDGES
     return _select_bounds(noisy, sigma, *edges, MIN_JOINED_DEVIATIONS)
 
 

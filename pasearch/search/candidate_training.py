@@ -360,7 +360,7 @@ def train_interleaved(
         part = jobs[low : low + MAX_INTERLEAVED_TRAININGS * len(places)]
         queues = [(place, group) for group in range(GPU_QUEUES) for place in places]
         dealt = cycle([*queues, *queues[::-1]])  # each device gets long and short trainings
-        turns = left = [_TurnOfTraining(job, *to) for job, to in zip(part, dealt, strict=False)]
+        turns = left = [_TrainingInTurn(job, *to) for job, to in zip(part, dealt, strict=False)]
         try:
             with full_precision():  # not around `yield`, where the caller has other settings
                 while left:
@@ -427,7 +427,7 @@ class _Device:
             self.queues[group] = torch.cuda.Stream()
         return torch.cuda.stream(self.queues[group])
 
-    def run_round(self, group: int, turns: Sequence[_TurnOfTraining]) -> list[_TurnOfTraining]:
+    def run_round(self, group: int, turns: Sequence[_TrainingInTurn]) -> list[_TrainingInTurn]:
         """Run one round of steps of a group's trainings; return those that are not finished."""
         with self.as_current_device(), self._use_stream(group):
             own = [turn for turn in turns if turn.place is self and turn.group == group]
@@ -463,8 +463,8 @@ def _list_devices(device: str) -> list[_Device]:
     return [_Device(device, each) for each in alike if list_versions(each) == list_versions(own)]
 
 
-class _TurnOfTraining:
-    """A training that is interleaved with others on a GPU.
+class _TrainingInTurn:
+    """One training that takes turns with others on a GPU.
 
     Args:
         job: Training to run.

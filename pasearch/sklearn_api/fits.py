@@ -219,7 +219,7 @@ def _check_types(name: str, given: Any) -> None:
         if not hasattr(given, "dtypes"):  # NumPy would infer the types from all values
             raise ValueError(
                 f"{name} is a {type(given).__name__}, which has columns without `dtypes`: expected "
-                "a pandas frame. A pyarrow table converts itself by "
+                "a pandas frame. Convert a pyarrow table by "
                 "`.to_pandas(types_mapper=pandas.ArrowDtype)`."
             )
         dtypes = list(given.dtypes)
@@ -494,7 +494,7 @@ def find_labels(labels: np.ndarray) -> np.ndarray:
     except TypeError:
         kinds = sorted({type(each).__name__ for each in labels.tolist()})
         raise ValueError(
-            f"y contains labels of several types, or of another one ({', '.join(kinds)}): expected "
+            f"y contains labels that cannot be sorted, of type {', '.join(kinds)}: expected all "
             "numbers, booleans or strings."
         ) from None
     if len(found) < 2:

@@ -63,8 +63,8 @@ takes half a second per process, and compilation some seconds.
 MIN_SHARED_NUMBERS = 2**20  # minimum numbers of a batch for which the linear backend uses two cores
 SHARED_TIME = 0.6  # time of a batch's records on two cores, as a fraction of the time on one core
 
-WINDOW_PASSES = 4
-"""Number of times that a training step reads or writes the windows of a convolution."""
+WINDOW_NUMBERS_MOVED = 4
+"""Number of values per value of a convolution's windows that a step reads or writes."""
 
 GATE_NUMBERS_MOVED = 24
 """Number of values per LSTM unit that are read or written for each element of a sequence."""
@@ -80,8 +80,8 @@ class StepWork:
             norms of gradients.
         features: Number of features of a record.
         numbers: Number of values per record that are read or written: features, outputs of layers,
-            `WINDOW_PASSES` times the windows of a convolution, and `GATE_NUMBERS_MOVED` per unit
-            and element of an LSTM.
+            `WINDOW_NUMBERS_MOVED` times the windows of a convolution, and `GATE_NUMBERS_MOVED` per
+            unit and element of an LSTM.
         layers: Number of layers with weights.
         parameters: Number of parameters of the network.
         trained: Number of trained parameters.
@@ -133,7 +133,7 @@ def measure_step_work(architecture: Architecture, shape: Shape, outputs: int) ->
         places = count_positions(layer, given)
         weighted += 1
         if isinstance(layer, Conv):
-            numbers += WINDOW_PASSES * places * count // layer.filters
+            numbers += WINDOW_NUMBERS_MOVED * places * count // layer.filters
         if isinstance(layer, Lstm):
             numbers += GATE_NUMBERS_MOVED * places * layer.units
         products = 2.0 * count * places

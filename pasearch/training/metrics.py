@@ -493,8 +493,8 @@ def compute_score_error(score: dict[str, Any]) -> float:
     """Compute the standard error of a released test score, from sampling and noise together.
 
     For a sum, the sampling variance is bounded by p (1 - p) / n, with p the fraction of points. For
-    a metric from a table of counts, the table determines the standard error; without the table only
-    the noise is included.
+    a metric from a table of counts, the table determines the standard error. Without the table, or
+    if one class of it is too rare, only the noise is included; without noise, `MAX_SHARE_ERROR`.
 
     Args:
         score: Value of the key `score` of a `result.json`.

@@ -1,4 +1,4 @@
-"""Training of one network by a recipe, on a CPU or a GPU.
+"""Training of one network with a recipe (training configuration), on a CPU or a GPU.
 
 Source: docs/rules.md, rules 7, 8, 11 and 14. Proof: docs/guarantees/dp-sgd.md.
 """

@@ -1,7 +1,7 @@
-"""A training of one network by a recipe, in single steps.
+"""A training of one network with a recipe (training configuration), step by step.
 
-The same code trains privately and, on declared-public data, without noise and clipping. All
-randomness is keyed by purpose and step: no two trials and no two steps share any. A step has one
+The same code trains privately and, on declared-public data, without noise and clipping. Random
+numbers come from a separate key for each trial, purpose and step. A step has one
 formulation, `one_step.compute_noisy_sum`; the compiled linear kernel and the GPU compute the same
 sum of the same batch with the same noise.
 

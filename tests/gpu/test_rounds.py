@@ -648,7 +648,7 @@ def test_a_recipe_that_asks_in_every_step_is_made_with_care():
     made = recipe(bounding=AdaptiveClipping())
     assert not rounds.can_use_rounds(made)
     assert begun(made, dense(), records()).steps(STEPS) == 1
-    with pytest.raises(ValueError, match="need the device's answer"):
+    with pytest.raises(ValueError, match="waits for the device"):
         GpuTraining(dense(), records(), made, streams(), device="cpu")
     assert begun(recipe(), dense(), records(), rounds=False).steps(STEPS) == 1
 

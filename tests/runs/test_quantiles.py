@@ -16,7 +16,7 @@ from pasearch.accounting.events import Gaussian
 from pasearch.runs import estimates, sums
 from pasearch.runs.estimates import (
     JOINED_BIN_LOWER_EDGES,
-    JOINED_UPPER_EDGES,
+    JOINED_BIN_UPPER_EDGES,
     JOINED_ZERO_BIN,
     NumberBins,
     compute_exact_bin_edges,
@@ -109,16 +109,16 @@ class TestEdges:
 class TestCells:
     @pytest.mark.unit
     def test_a_bin_of_many_is_cut_and_bins_of_few_are_joined(self):
-        noisy = np.zeros(len(JOINED_UPPER_EDGES))
+        noisy = np.zeros(len(JOINED_BIN_UPPER_EDGES))
         noisy[JOINED_ZERO_BIN + 10 : JOINED_ZERO_BIN + 15] = 1.0
         noisy[JOINED_ZERO_BIN + 15] = 1000.0
         found = make_cell_edges(
             JOINED_BIN_LOWER_EDGES[JOINED_ZERO_BIN:],
-            JOINED_UPPER_EDGES[JOINED_ZERO_BIN:],
+            JOINED_BIN_UPPER_EDGES[JOINED_ZERO_BIN:],
             noisy[JOINED_ZERO_BIN:],
             1.0,
         )
-        edge = float(JOINED_UPPER_EDGES[JOINED_ZERO_BIN + 14])
+        edge = float(JOINED_BIN_UPPER_EDGES[JOINED_ZERO_BIN + 14])
         assert np.count_nonzero(found < edge) <= 1
         assert np.count_nonzero(found > edge) > 30
 
@@ -207,8 +207,8 @@ class TestAudit:
         inner = np.unique(
             make_cell_edges(
                 JOINED_BIN_LOWER_EDGES,
-                JOINED_UPPER_EDGES,
-                np.zeros(len(JOINED_UPPER_EDGES)) + 5.0,
+                JOINED_BIN_UPPER_EDGES,
+                np.zeros(len(JOINED_BIN_UPPER_EDGES)) + 5.0,
                 1.0,
             )
         )

@@ -599,13 +599,13 @@ def test_a_group_is_given_its_steps_before_the_next_one_is_looked_at(
 ):
     """So a GPU has work of the others meanwhile; and groups are of like size."""
     happened: list[Any] = []
-    honest = candidate_training._TurnOfTraining.start_next_round
+    honest = candidate_training._TrainingInTurn.start_next_round
 
     def goes_on(turn: Any) -> bool:
         happened.append(turn.group)
         return honest(turn)
 
-    monkeypatch.setattr(candidate_training._TurnOfTraining, "start_next_round", goes_on)
+    monkeypatch.setattr(candidate_training._TrainingInTurn, "start_next_round", goes_on)
     monkeypatch.setattr(
         candidate_training.TrainingGroup, "run_pending", lambda *_: happened.append("go")
     )

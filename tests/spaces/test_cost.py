@@ -18,7 +18,7 @@ from pasearch.spaces.cost import (
     MIN_SAVED_SECONDS,
     MIN_SHARED_NUMBERS,
     SHARED_TIME,
-    WINDOW_PASSES,
+    WINDOW_NUMBERS_MOVED,
     count_norm_operations,
     count_positions,
     estimate_seconds,
@@ -143,7 +143,8 @@ def test_a_convolution_goes_through_its_windows_several_times():
     )
     outputs = 2 * 4 * 4 + 2 * 2 * 2 + 3
     assert work.layers == 2
-    assert work.numbers == 36 + outputs + WINDOW_PASSES * 16 * (9 + 1)  # a window, and the bias
+    values_of_windows = 16 * (9 + 1)  # 9 inputs of each window, and the bias
+    assert work.numbers == 36 + outputs + WINDOW_NUMBERS_MOVED * values_of_windows
 
 
 @pytest.mark.unit
