@@ -706,6 +706,30 @@ MUTANTS = (
         "training/test_capture.py",
     ),
     Mutant(
+        "layer rules: equal tokens of a record are not added up in the norm",
+        "first = (numbers[:, :, None] == numbers[:, None, :]).byte().argmax(dim=2)",
+        "first = torch.arange(length).expand_as(numbers)",
+        "training/test_recurrent.py",
+    ),
+    Mutant(
+        "layer rules: rounding of equal tokens is not added to the norm",
+        "rounding = ROUNDINGS_PER_TERM * torch.finfo(d.dtype).eps * length**0.5",
+        "rounding = 0.0",
+        "training/test_recurrent.py",
+    ),
+    Mutant(
+        "layer rules: the gradients of tokens are added up in float32",
+        "terms = multiply_rows(d, factors)[words].double()",
+        "found, terms = found.float(), multiply_rows(d, factors)[words]",
+        "training/test_cancelling.py",
+    ),
+    Mutant(
+        "layer rules: the gradient of a GRU's candidate takes the state before the reset gate",
+        "return [torch.cat([x, before], dim=2), torch.cat([x, reset], dim=2)]",
+        "return [torch.cat([x, before], dim=2), torch.cat([x, before], dim=2)]",
+        "training/test_per_example.py",
+    ),
+    Mutant(
         "layer rules: a pooled maximum's gradient goes elsewhere",
         "return maxima.contiguous(), (x, indices.contiguous(), window)",
         "return maxima.contiguous(), (x, indices.contiguous().flip(-1), window)",
@@ -872,8 +896,8 @@ MUTANTS = (
     ),
     Mutant(
         "cancelling: steps are added up in float32",
-        "            found.addmm_(own_d.T, own_a)\n",
-        "            found += torch.mm(own_d.float().T, own_a.float())\n",
+        "                own.addmm_(own_d.T, own_a)\n",
+        "                own += torch.mm(own_d.float().T, own_a.float())\n",
         "training/test_cancelling.py",
     ),
     Mutant(

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from itertools import dropwhile
 
 from pasearch.spaces.architecture import Architecture
-from pasearch.spaces.layers import Conv, Dense, Layer, Lstm, Pool, Shape
+from pasearch.spaces.layers import Conv, Dense, Embedding, Layer, Pool, Recurrent, Shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,12 @@ WINDOW_NUMBERS_MOVED = 4
 """Number of values per value of a convolution's windows that a step reads or writes."""
 
 GATE_NUMBERS_MOVED = 24
-"""Number of values per LSTM unit that are read or written for each element of a sequence."""
+"""Number of values per unit of a recurrent layer that are read or written for each element of a
+sequence.
+"""
+
+EMBEDDING_NUMBERS_MOVED = 8
+"""Number of values per output of an embedding that are read or written, forward and in its sums."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +86,7 @@ class StepWork:
         features: Number of features of a record.
         numbers: Number of values per record that are read or written: features, outputs of layers,
             `WINDOW_NUMBERS_MOVED` times the windows of a convolution, and `GATE_NUMBERS_MOVED` per
-            unit and element of an LSTM.
+            unit and element of a recurrent layer.
         layers: Number of layers with weights.
         parameters: Number of parameters of the network.
         trained: Number of trained parameters.
@@ -130,16 +135,22 @@ def measure_step_work(architecture: Architecture, shape: Shape, outputs: int) ->
         numbers += math.prod(layer.output_shape(given))
         if not count:
             continue
-        places = count_positions(layer, given)
         weighted += 1
+        if isinstance(layer, Embedding):  # rows are copied and added, without products
+            numbers += EMBEDDING_NUMBERS_MOVED * math.prod(layer.output_shape(given))
+            below |= trainable
+            continue
+        places = count_positions(layer, given)
         if isinstance(layer, Conv):
             numbers += WINDOW_NUMBERS_MOVED * places * count // layer.filters
-        if isinstance(layer, Lstm):
+        if isinstance(layer, Recurrent):
             numbers += GATE_NUMBERS_MOVED * places * layer.units
         products = 2.0 * count * places
         own = products * (1 + below + trainable)
-        if isinstance(layer, Lstm) and trainable and not below:
-            own += 8.0 * layer.units**2 * places  # gradient of the state, element by element
+        if isinstance(layer, Recurrent) and trainable and not below:
+            own += (
+                2.0 * layer.gates * layer.units**2 * places
+            )  # gradient of the state, element by element
         nonprivate += own
         operations += own + trainable * count_norm_operations(count, places)
         below |= trainable
@@ -164,8 +175,8 @@ def _runs_once_per_training(layer: Layer) -> bool:
 
 def count_positions(layer: Layer, shape: Shape) -> int:
     """Return the number of positions of a record at which a layer's weights are used."""
-    if isinstance(layer, Lstm):
-        return shape[0]
+    if isinstance(layer, Recurrent):
+        return shape[-2]
     return math.prod(layer.output_shape(shape)[1:]) if isinstance(layer, Conv) else 1
 
 

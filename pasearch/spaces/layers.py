@@ -340,8 +340,63 @@ class Norm:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lstm:
-    """Long short-term memory (LSTM) over the rows of a record; the output is its last state.
+class Embedding:
+    """One trained vector per token of a text; the input is a record of token numbers.
+
+    Padding is the vector 0 and is not trained; its row is counted as a parameter, as in the paper.
+
+    Args:
+        tokens: Number of tokens: padding, the unknown word, and `tokens` - 2 words; 2 or more.
+            Further words of the vocabulary are read as the unknown word.
+        units: Length of each vector.
+        trainable: False freezes the layer at its random start.
+
+    Source: Bao et al., Tables XXVII, XXVIII and XXXI.
+
+    >>> Embedding(tokens=1000, units=50).parameters((150,))
+    50000
+    """
+
+    kind: ClassVar[str] = "embedding"
+    tokens: int = 1000
+    units: int = 50
+    trainable: bool = True
+
+    def __post_init__(self) -> None:
+        _check_sizes(self, tokens=self.tokens, units=self.units)
+        if self.tokens < 2:
+            raise UsageError("Embedding: tokens is 1: expected 2 or more (padding and unknown).")
+        _check_flag(self, "trainable", self.trainable)
+
+    def output_shape(self, shape: Shape) -> Shape:
+        """Return (length, units)."""
+        if len(shape) != 1:
+            raise UsageError(
+                f"Embedding needs records of token numbers, (length,); these have shape {shape}. "
+                "It must be the first layer, and the records texts."
+            )
+        return (*shape, self.units)
+
+    def parameters(self, shape: Shape) -> int:
+        """Return tokens * units."""
+        return self.tokens * self.units
+
+    def module(self, shape: Shape) -> list[nn.Module]:
+        """Return the layer's PyTorch module, without initial weights."""
+        from torch import nn
+
+        from pasearch.spaces import modules
+
+        return [nn.utils.skip_init(modules.TokenEmbedding, self.tokens, self.units)]
+
+    def describe(self) -> str:
+        """Describe the layer, such as `embedding 1000 x 50`."""
+        return f"embedding {self.tokens} x {self.units}{_frozen_suffix(self.trainable)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recurrent:
+    """Recurrent layer over the rows of a record; the output is its last state, or all states.
 
     The steps of the sequence are the rows of a record (steps, inputs), or the rows of an image with
     all its channels.
@@ -350,29 +405,32 @@ class Lstm:
         units: Number of values in the state.
         biases: Number of bias vectors per gate: 1, or 2 as in PyTorch's LSTM.
         trainable: False freezes the layer at its random start.
-
-    Source: Hochreiter and Schmidhuber 1997; Bao et al., Tables XXVII and XXVIII (one bias).
+        sequence: Whether the output is the states of all steps, (steps, units), so that another
+            recurrent layer can follow.
     """
 
-    kind: ClassVar[str] = "lstm"
+    kind: ClassVar[str]
+    gates: ClassVar[int]
     units: int
     biases: int = 1
     trainable: bool = True
+    sequence: bool = field(default=False, metadata=OMITTED_BY_DEFAULT)
 
     def __post_init__(self) -> None:
         _check_sizes(self, units=self.units, biases=self.biases)
         if self.biases > 2:
-            raise UsageError(f"Lstm: biases is {self.biases}: expected 1 or 2.")
+            raise UsageError(f"{type(self).__name__}: biases is {self.biases}: expected 1 or 2.")
         _check_flag(self, "trainable", self.trainable)
+        _check_flag(self, "sequence", self.sequence)
 
     def output_shape(self, shape: Shape) -> Shape:
-        """Return (units,)."""
+        """Return (units,), or (steps, units) if `sequence`."""
         self._count_inputs(shape)
-        return (self.units,)
+        return (shape[-2], self.units) if self.sequence else (self.units,)
 
     def parameters(self, shape: Shape) -> int:
-        """Return 4 * units * (inputs + units + biases)."""
-        return 4 * self.units * (self._count_inputs(shape) + self.units + self.biases)
+        """Return gates * units * (inputs + units + biases)."""
+        return self.gates * self.units * (self._count_inputs(shape) + self.units + self.biases)
 
     def module(self, shape: Shape) -> list[nn.Module]:
         """Return the layer's PyTorch modules, without initial weights."""
@@ -381,26 +439,52 @@ class Lstm:
         from pasearch.spaces import modules
 
         rows = [modules.RowSequence()] if len(shape) == 3 else []
-        inputs = self._count_inputs(shape)
-        return [*rows, nn.utils.skip_init(modules.Lstm, inputs, self.units, self.biases)]
+        made = {"lstm": modules.Lstm, "gru": modules.Gru}[self.kind]
+        sizes = self._count_inputs(shape), self.units, self.biases, self.sequence
+        return [*rows, nn.utils.skip_init(made, *sizes)]
 
     def _count_inputs(self, shape: Shape) -> int:
         """Return the number of values in one step; raise UsageError if records have no rows."""
         if len(shape) not in (2, 3):
             raise UsageError(
-                "Lstm needs records of rows, (steps, inputs) or (channels, height, width); these "
-                f"have shape {shape}. Take a space of family 'fcn'."
+                f"{type(self).__name__} needs records of rows, (steps, inputs) or (channels, "
+                f"height, width); these have shape {shape}. Take a space of family 'fcn'."
             )
         return math.prod(shape) // shape[-2]
 
     def describe(self) -> str:
         """Describe the layer, such as `lstm 32`."""
         biases = " two biases" if self.biases == 2 else ""
-        return f"lstm {self.units}{biases}{_frozen_suffix(self.trainable)}"
+        states = " all states" if self.sequence else ""
+        return f"{self.kind} {self.units}{biases}{states}{_frozen_suffix(self.trainable)}"
 
 
-Layer = Dense | Conv | Pool | Norm | Lstm
-LAYERS: Mapping[str, type[Layer]] = {layer.kind: layer for layer in (Dense, Conv, Pool, Norm, Lstm)}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lstm(Recurrent):
+    """Long short-term memory (LSTM): a recurrent layer with four gates.
+
+    Source: Hochreiter and Schmidhuber 1997; Bao et al., Tables XXVII and XXVIII (one bias).
+    """
+
+    kind: ClassVar[str] = "lstm"
+    gates: ClassVar[int] = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gru(Recurrent):
+    """Gated recurrent unit (GRU): a recurrent layer with three gates.
+
+    Source: Cho et al. 2014 (reset gate before the product).
+    """
+
+    kind: ClassVar[str] = "gru"
+    gates: ClassVar[int] = 3
+
+
+Layer = Dense | Conv | Pool | Norm | Embedding | Lstm | Gru
+LAYERS: Mapping[str, type[Layer]] = {
+    layer.kind: layer for layer in (Dense, Conv, Pool, Norm, Embedding, Lstm, Gru)
+}
 
 
 def _frozen_suffix(trainable: bool) -> str:

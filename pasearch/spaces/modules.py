@@ -157,31 +157,98 @@ class RowSequence(nn.Module):
         return x.transpose(1, 2).flatten(2)
 
 
-class Lstm(nn.Module):
-    """Long short-term memory (LSTM) over the steps of a record; the output is its last state.
+TOKEN_SCALE = 2**17
+"""Value of token 1 is 1 / `TOKEN_SCALE`: a power of two, so that float32 represents token numbers
+in [0, 1] exactly. Above the maximum number of words of a vocabulary.
+"""
 
-        z_t = W [x_t, h_(t-1)] + b (+ b')          i, f, g, o: the quarters of z_t, as in PyTorch
-        c_t = sigmoid(f) c_(t-1) + sigmoid(i) tanh(g),       h_t = sigmoid(o) tanh(c_t)
+PADDING_TOKEN = 0
+"""Token of a position after the end of a text."""
+
+UNKNOWN_TOKEN = 1
+"""Token of a word that is not in the vocabulary."""
+
+FIRST_WORD_TOKEN = 2
+"""Token of the first word of a vocabulary; others follow in its order."""
+
+
+class TokenEmbedding(nn.Module):
+    """One trained vector per token; padding is the vector 0, whatever its row of the weight is.
+
+    Tokens from `tokens` on are read as the unknown token: a smaller embedding has a smaller
+    vocabulary, the first words of the declared or estimated one. The row of the padding token has
+    no effect and no gradient. Otherwise, the padding of short texts would dominate their gradients.
+
+    Args:
+        tokens: Number of tokens, padding and the unknown token included, 2 or more.
+        units: Length of each vector.
+        device: Device of the weight.
+
+    Source: Bao et al., Tables XXVII and XXVIII (1,000 tokens, 50 units).
+    """
+
+    def __init__(self, tokens: int, units: int, device: torch.device | str | None = None):
+        super().__init__()
+        self.tokens, self.units = tokens, units
+        self.weight = nn.Parameter(torch.empty(tokens, units, device=device))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the initial weights from PyTorch's global generator."""
+        nn.init.normal_(self.weight, std=self.units**-0.5)
+
+    def find_tokens(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Decode token numbers, and find the factor of the vector at each position.
+
+        Args:
+            x: Token numbers in multiples of 1 / `TOKEN_SCALE`, of any shape.
+
+        Returns:
+            Token numbers, int64, and factors: 1, 0 for padding, NaN for a value that is not finite;
+            both of the shape of x.
+        """
+        numbers = (x.nan_to_num() * TOKEN_SCALE).round().clamp(0, self.tokens).long()
+        numbers = numbers.masked_fill(numbers == self.tokens, UNKNOWN_TOKEN)
+        return numbers, (numbers != PADDING_TOKEN).to(self.weight.dtype) + 0.0 * x
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Map (batch, length) to (batch, length, units)."""
+        numbers, kept = self.find_tokens(x)
+        return functional.embedding(numbers, self.weight) * kept[..., None]
+
+    def extra_repr(self) -> str:
+        """Show the sizes."""
+        return f"{self.tokens}, {self.units}"
+
+
+class Recurrent(nn.Module):
+    """Recurrent layer over the steps of a record; the output is its last state, or all states.
 
     Args:
         inputs: Number of values in one step.
         units: Number of values in the state, which starts at 0.
         biases: Number of biases, 1 or 2. The sum of two is one bias, trained at twice the rate.
+        sequence: Whether the output is the states of all steps instead of the last one.
         device: Device of the parameters.
-
-    Source: Hochreiter and Schmidhuber 1997, with the forget gate of Gers et al. 2000.
     """
 
+    gates: int
     second_bias: nn.Parameter | None
 
     def __init__(
-        self, inputs: int, units: int, biases: int = 1, device: torch.device | str | None = None
+        self,
+        inputs: int,
+        units: int,
+        biases: int = 1,
+        sequence: bool = False,
+        device: torch.device | str | None = None,
     ):
         super().__init__()
-        self.inputs, self.units, self.biases = inputs, units, biases
-        self.weight = nn.Parameter(torch.empty(4 * units, inputs + units, device=device))
-        self.bias = nn.Parameter(torch.empty(4 * units, device=device))
-        second = nn.Parameter(torch.empty(4 * units, device=device)) if biases == 2 else None
+        self.inputs, self.units, self.biases, self.sequence = inputs, units, biases, sequence
+        rows = self.gates * units
+        self.weight = nn.Parameter(torch.empty(rows, inputs + units, device=device))
+        self.bias = nn.Parameter(torch.empty(rows, device=device))
+        second = nn.Parameter(torch.empty(rows, device=device)) if biases == 2 else None
         self.register_parameter("second_bias", second)
         self.reset_parameters()
 
@@ -192,9 +259,13 @@ class Lstm(nn.Module):
             nn.init.uniform_(parameter, -bound, bound)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Map (batch, steps, inputs) to the last hidden state, (batch, units)."""
+        """Map (batch, steps, inputs) to the last state, (batch, units), or to all if `sequence`."""
         self.check(x)
-        return self.states(self.projected(x))[:, -1]
+        return self.select_output(self.states(self.projected(x)))
+
+    def select_output(self, states: torch.Tensor) -> torch.Tensor:
+        """Select the output from the states, (batch, steps, units)."""
+        return states if self.sequence else states[:, -1]
 
     def check(self, x: torch.Tensor) -> None:
         """Raise UsageError for an input that is not a batch of sequences."""
@@ -206,21 +277,40 @@ class Lstm(nn.Module):
 
     @property
     def recurrent(self) -> torch.Tensor:
-        """Recurrent weights of h_(t-1), (units, 4 units)."""
+        """Recurrent weights of h_(t-1), (units, gates * units)."""
         return self.weight[:, self.inputs :].T
 
     def projected(self, x: torch.Tensor) -> torch.Tensor:
-        """Compute the part of z_t that depends on inputs and biases, (batch, steps, 4 units)."""
+        """Compute the part of z_t that depends on inputs and biases, (batch, steps, ...)."""
         bias = self.bias if self.second_bias is None else self.bias + self.second_bias
         return functional.linear(x, self.weight[:, : self.inputs], bias)
 
     def states(self, projected: torch.Tensor) -> torch.Tensor:
-        """Compute h_1 ... h_T, (batch, steps, units).
+        """Compute h_1 ... h_T, (batch, steps, units), from the output of `projected`.
 
-        Args:
-            projected: Output of `projected`, (batch, steps, 4 units). The gradient with respect to
-                it is the gradient with respect to z_t, through all later steps.
+        The gradient with respect to `projected` is the gradient with respect to z_t, through all
+        later steps.
         """
+        raise NotImplementedError
+
+    def extra_repr(self) -> str:
+        """Show the sizes."""
+        sequence = ", sequence=True" if self.sequence else ""
+        return f"{self.inputs}, {self.units}, biases={self.biases}{sequence}"
+
+
+class Lstm(Recurrent):
+    """Long short-term memory (LSTM); arguments and shapes are those of `Recurrent`.
+
+        z_t = W [x_t, h_(t-1)] + b (+ b')          i, f, g, o: the quarters of z_t, as in PyTorch
+        c_t = sigmoid(f) c_(t-1) + sigmoid(i) tanh(g),       h_t = sigmoid(o) tanh(c_t)
+
+    Source: Hochreiter and Schmidhuber 1997, with the forget gate of Gers et al. 2000.
+    """
+
+    gates = 4
+
+    def states(self, projected: torch.Tensor) -> torch.Tensor:
         recurrent = self.recurrent
         state = memory = projected.new_zeros(len(projected), self.units)
         states = []
@@ -231,9 +321,33 @@ class Lstm(nn.Module):
             states.append(state)
         return torch.stack(states, dim=1)
 
-    def extra_repr(self) -> str:
-        """Show the sizes."""
-        return f"{self.inputs}, {self.units}, biases={self.biases}"
+
+class Gru(Recurrent):
+    """Gated recurrent unit (GRU); arguments and shapes are those of `Recurrent`.
+
+        r, u = sigmoid of the first two thirds of W [x_t, h_(t-1)] + b (+ b')
+        n = tanh of the last third of W [x_t, r h_(t-1)] + b (+ b')
+        h_t = u h_(t-1) + (1 - u) n
+
+    The reset gate r is applied before the product. PyTorch's GRU applies it after the product, so
+    it differs.
+
+    Source: Cho et al. 2014.
+    """
+
+    gates = 3
+
+    def states(self, projected: torch.Tensor) -> torch.Tensor:
+        both, units = self.recurrent, self.units
+        state = projected.new_zeros(len(projected), units)
+        states = []
+        for step in projected.unbind(1):
+            early = sigmoid(step[:, : 2 * units] + state @ both[:, : 2 * units])
+            r, u = early.chunk(2, dim=1)
+            n = (step[:, 2 * units :] + (r * state) @ both[:, 2 * units :]).tanh()
+            state = u * state + (1.0 - u) * n
+            states.append(state)
+        return torch.stack(states, dim=1)
 
 
 class WeightStandardisedConv2d(nn.Conv2d):

@@ -15,6 +15,9 @@ factors c_i are:
                                     whichever is cheaper (Bu et al. 2022)
     Lstm                            a Linear over its L steps: A_i holds [x_t, h_(t-1)], D_i the
                                     gradients of the gates
+    Gru                             the same; two Linears, of [x_t, h_(t-1)] and [x_t, r h_(t-1)]
+    TokenEmbedding                  d summed over the positions of each token, except padding;
+                                    ||g_i||^2 is the sum of the squares of these sums
     GroupNorm, LayerNorm            weight: sum over positions of d * xhat; bias: of d
     Conv2d, weight-standardised     the Conv2d's g_i times the Jacobian of the filters, formed
     any other layer                 g_i by torch.func.vmap of the layer's vector-Jacobian product
@@ -45,9 +48,13 @@ from torch.nn.grad import conv2d_weight
 
 from pasearch.errors import UsageError
 from pasearch.spaces.modules import (
+    PADDING_TOKEN,
+    Gru,
     KeyedDropout,
     Lstm,
+    Recurrent,
     TemperedSigmoid,
+    TokenEmbedding,
     WeightStandardisedConv2d,
     sigmoid,
     sigmoid_,
@@ -365,7 +372,7 @@ class LinearRule(LayerRule):
         assert isinstance(layer, nn.Linear)
         a, d = captured.input, multiply_rows(captured.output_gradient, factors)
         if a.ndim > 2 or captured.views > 1:
-            yield from sum_outer_products(layer.weight, (layer.bias,), a, d)
+            yield from sum_outer_products(layer.weight, (layer.bias,), (a, d))
             return
         if layer.weight.requires_grad:
             yield layer.weight, torch.mm(d.T, a, out=into.get(id(layer.weight)))
@@ -567,32 +574,129 @@ class NormRule(LayerRule):
         return xhat.reshape(shape).transpose(1, 2), d.reshape(shape).transpose(1, 2)
 
 
-class LstmRule(LayerRule):
-    """Rule of Lstm: a Linear from [x_t, h_(t-1)] to the gates z_t, with time steps as positions."""
+class EmbeddingRule(LayerRule):
+    """Rule of TokenEmbedding: the gradient of a token's row is the sum of d over its positions.
+
+    No gradient of vocabulary times units per record is formed. A record of L positions has at most
+    L distinct tokens; the sum of each is kept at the first position of that token, (batch, L,
+    units). Padding has no gradient.
+    """
+
+    parameter_names = frozenset({"weight"})
+
+    def list_parameter_shapes(self, layer: nn.Module) -> dict[str, tuple[int, ...]]:
+        assert isinstance(layer, TokenEmbedding)
+        return {"weight": (layer.tokens, layer.units)}
+
+    def forward(self, module: nn.Module, x: Tensor) -> tuple[Tensor, None]:
+        return module(x), None
+
+    def backward(self, module: nn.Module, d: Tensor, saved: None) -> Tensor:
+        """Return 0: token numbers have no gradient."""
+        return d.new_zeros(d.shape[:-1])
+
+    def count_formed_gradient_values(self, layer: nn.Module, output: Tensor) -> int:
+        """Count the float64 sums of distinct tokens, (L, units), as two float32 numbers each."""
+        return 2 * output[0].numel()
+
+    def squared_norms(self, captured: CapturedLayer) -> Tensor:
+        """Compute the sum of squares of the tokens' sums, (records,), with a rounding bound.
+
+        The factor c rounds each term of the weighted sum, by u ||d|| for one position. For a token
+        with m positions, these errors add up to at most u sqrt(m) times the norm of its terms.
+        """
+        numbers, d = self._list_terms(captured, captured.views)
+        length = numbers.shape[1]
+        # Index of the first position with the same token, for each position.
+        first = (numbers[:, :, None] == numbers[:, None, :]).byte().argmax(dim=2)
+        sums = torch.zeros_like(d, dtype=torch.float64)
+        sums.scatter_add_(1, first[..., None].expand_as(d), d.double())
+        rounding = ROUNDINGS_PER_TERM * torch.finfo(d.dtype).eps * length**0.5
+        rounding = rounding if length > 1 else 0.0
+        norms = sums.flatten(1).norm(dim=1) + rounding * d.double().flatten(1).norm(dim=1)
+        return norms.square().to(d.dtype)
+
+    def weighted_sum(
+        self, captured: CapturedLayer, factors: Tensor, into: Buffers = NO_BUFFERS
+    ) -> ParameterSums:
+        """Yield the weight with c * d added to the rows of its tokens, in float64."""
+        layer, (numbers, d) = captured.layer, self._list_terms(captured, 1)
+        assert isinstance(layer, TokenEmbedding)
+        found = torch.zeros(layer.weight.shape, dtype=torch.float64, device=d.device)
+        words = numbers != PADDING_TOKEN
+        terms = multiply_rows(d, factors)[words].double()
+        # Without atomic additions, so that a GPU adds in the same order in each run.
+        found.index_put_((numbers[words],), terms, accumulate=True)
+        yield layer.weight, found.to(d.dtype)
+
+    def form_gradients(self, captured: CapturedLayer) -> dict[str, Tensor]:
+        """Compute g_i, (batch, tokens, units): much memory, used for noise on each record only."""
+        layer, (numbers, d) = captured.layer, self._list_terms(captured, 1)
+        assert isinstance(layer, TokenEmbedding)
+        found = d.new_zeros(len(d), *layer.weight.shape)
+        return {"weight": found.scatter_add_(1, numbers[..., None].expand_as(d), d)}
+
+    def _list_terms(self, captured: CapturedLayer, views: int) -> tuple[Tensor, Tensor]:
+        """List token numbers, (records, L), and gradients, (records, L, units); padding has 0."""
+        layer, d = captured.layer, captured.output_gradient
+        assert isinstance(layer, TokenEmbedding)
+        if d.ndim != 3:
+            raise make_layer_error(layer, "saw no batch of texts", "give it (batch, length)")
+        numbers, kept = layer.find_tokens(captured.input)
+        d = d * kept[..., None]
+        numbers = numbers.unflatten(0, (-1, views)).flatten(1, 2)
+        return numbers, d.unflatten(0, (-1, views)).flatten(1, 2)
+
+
+class RecurrentRule(LayerRule):
+    """Base rule of recurrent layers: Linears to the gates z_t, with time steps as positions."""
 
     parameter_names = frozenset({"weight", "bias", "second_bias"})
 
+    def run_forward(self, module: Recurrent, x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Compute the states, (batch, steps, units), and a tape for `run_backward`."""
+        raise NotImplementedError
+
+    def run_backward(self, tape: tuple[Tensor, ...], d_states: Tensor) -> Tensor:
+        """Compute the gradient of z_t, (batch, steps, gates * units), from that of the states."""
+        raise NotImplementedError
+
+    def list_linears(self, x: Tensor, before: Tensor, saved: dict[str, Any]) -> list[Tensor]:
+        """List the inputs of the Linears, each (steps, batch, ...), by rows of the weight.
+
+        Args:
+            x: Inputs, (steps, batch, inputs).
+            before: States h_(t-1), (steps, batch, units).
+            saved: Second result of `forward`.
+        """
+        return [torch.cat([x, before], dim=2)]
+
+    def count_linear_outputs(self, units: int) -> list[int]:
+        """List the numbers of outputs of the Linears; their sum is gates * units."""
+        raise NotImplementedError
+
     def forward(self, module: nn.Module, x: Tensor) -> tuple[Tensor, dict[str, Any]]:
-        assert isinstance(module, Lstm)
+        assert isinstance(module, Recurrent)
         module.check(x)
-        states, tape = run_lstm_forward(module.projected(x), module.recurrent)
-        return states[:, -1], {"x": x, "states": states, "tape": tape}
+        states, tape = self.run_forward(module, x)
+        return module.select_output(states), {"x": x, "states": states, "tape": tape}
 
     def backward(self, module: nn.Module, d: Tensor, saved: dict[str, Any]) -> Tensor:
-        assert isinstance(module, Lstm)
-        return self._gate_gradients(d, saved) @ module.weight[:, : module.inputs]
+        assert isinstance(module, Recurrent)
+        return self._gate_gradients(module, d, saved) @ module.weight[:, : module.inputs]
 
     def compute_cached_values(
         self, module: nn.Module, d: Tensor, saved: dict[str, Any]
     ) -> CachedValues:
-        """Compute [x_t, h_(t-1)] and the gradients of the gates, each (batch, steps, ...)."""
+        """Compute the inputs of the Linears and the gates' gradients, each (batch, steps, ...)."""
         before = functional.pad(saved["states"].transpose(0, 1)[:-1], (0, 0, 0, 0, 1, 0))
-        a = torch.cat([saved["x"].transpose(0, 1), before], dim=2).transpose(0, 1)
-        return {"steps": (a, self._gate_gradients(d, saved))}
+        inputs = self.list_linears(saved["x"].transpose(0, 1), before, saved)
+        gates = self._gate_gradients(module, d, saved)
+        return {"steps": (*(each.transpose(0, 1) for each in inputs), gates)}
 
     def list_parameter_shapes(self, layer: nn.Module) -> dict[str, tuple[int, ...]]:
-        assert isinstance(layer, Lstm)
-        gates = 4 * layer.units
+        assert isinstance(layer, Recurrent)
+        gates = layer.gates * layer.units
         weight = gates, layer.inputs + layer.units
         return {"weight": weight, "bias": (gates,), "second_bias": (gates,)}
 
@@ -602,49 +706,153 @@ class LstmRule(LayerRule):
 
     def squared_norms(self, captured: CapturedLayer) -> Tensor:
         """Compute `bound_squared_position_norms`; both biases have the same gradient."""
-        layer, (a, d) = captured.layer, self._steps(captured)
-        assert isinstance(layer, Lstm)
-        a, d = (views_to_positions(v.transpose(1, 2)[:, None], captured.views) for v in (a, d))
-        squares = bound_squared_position_norms(layer.weight, layer.bias, a, d)
-        return squares + bound_squared_position_norms(
-            layer.weight.detach(), layer.second_bias, a, d
-        )
+        layer, squares = captured.layer, []
+        assert isinstance(layer, Recurrent)
+        for pair in self._list_pairs(captured):
+            a, d = (views_to_positions(v.transpose(1, 2)[:, None], captured.views) for v in pair)
+            squares += [
+                bound_squared_position_norms(layer.weight, layer.bias, a, d),
+                bound_squared_position_norms(layer.weight.detach(), layer.second_bias, a, d),
+            ]
+        return torch.stack(squares).sum(dim=0)
 
     def weighted_sum(
         self, captured: CapturedLayer, factors: Tensor, into: Buffers = NO_BUFFERS
     ) -> ParameterSums:
         """Yield the weight with (c * d)^T a and each bias with the sum of c * d."""
-        layer, (a, d) = captured.layer, self._steps(captured)
-        assert isinstance(layer, Lstm)
+        layer = captured.layer
+        assert isinstance(layer, Recurrent)
         # The step axis is first in memory, so nothing is copied.
-        d, a = (v.transpose(0, 1) for v in (multiply_rows(d, factors), a))
-        yield from sum_outer_products(layer.weight, (layer.bias, layer.second_bias), a, d)
+        pairs = [
+            (a.transpose(0, 1), multiply_rows(d, factors).transpose(0, 1))
+            for a, d in self._list_pairs(captured)
+        ]
+        yield from sum_outer_products(layer.weight, (layer.bias, layer.second_bias), *pairs)
 
     def form_gradients(self, captured: CapturedLayer) -> dict[str, Tensor]:
         """Compute g_i from the gradients of the gates, by parameter name, (batch, ...)."""
-        a, d = self._steps(captured)
-        formed = {"weight": d.transpose(1, 2) @ a, "bias": d.sum(dim=1)}
+        pairs = self._list_pairs(captured)
+        formed = {
+            "weight": torch.cat([d.transpose(1, 2) @ a for a, d in pairs], dim=1),
+            "bias": torch.cat([d.sum(dim=1) for _, d in pairs], dim=1),
+        }
         formed["second_bias"] = formed["bias"]
         own = dict(captured.layer.named_parameters(recurse=False))
         return {name: formed[name] for name, p in own.items() if p.requires_grad}
 
-    def _steps(self, captured: CapturedLayer) -> tuple[Tensor, ...]:
-        """Get a and d of each step from the cache; compute them if hooks captured the layer."""
+    def _list_pairs(self, captured: CapturedLayer) -> list[tuple[Tensor, Tensor]]:
+        """List a and d of each Linear from the cache; compute them if hooks captured the layer."""
+        layer = captured.layer
+        assert isinstance(layer, Recurrent)
         if "steps" not in captured.cache:
             with torch.no_grad():
-                saved = self.forward(captured.layer, captured.input)[1]
+                saved = self.forward(layer, captured.input)[1]
                 captured.cache.update(
-                    self.compute_cached_values(captured.layer, captured.output_gradient, saved)
+                    self.compute_cached_values(layer, captured.output_gradient, saved)
                 )
-        return captured.cache["steps"]
+        *inputs, gates = captured.cache["steps"]
+        parts = gates.split(self.count_linear_outputs(layer.units), dim=2)
+        return list(zip(inputs, parts, strict=True))
 
-    def _gate_gradients(self, d: Tensor, saved: dict[str, Any]) -> Tensor:
-        """Compute the gradients of the gates once, (batch, steps, 4 units)."""
+    def _gate_gradients(self, module: nn.Module, d: Tensor, saved: dict[str, Any]) -> Tensor:
+        """Compute the gradients of the gates once, (batch, steps, gates * units)."""
+        assert isinstance(module, Recurrent)
         if "gates" not in saved:
-            d_states = torch.zeros_like(saved["states"])
-            d_states[:, -1] = d
-            saved["gates"] = run_lstm_backward(saved["tape"], d_states)
+            d_states = d
+            if not module.sequence:
+                d_states = torch.zeros_like(saved["states"])
+                d_states[:, -1] = d
+            saved["gates"] = self.run_backward(saved["tape"], d_states)
         return saved["gates"]
+
+
+class LstmRule(RecurrentRule):
+    """Rule of Lstm: one Linear from [x_t, h_(t-1)] to all gates."""
+
+    def run_forward(self, module: Recurrent, x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+        return run_lstm_forward(module.projected(x), module.recurrent)
+
+    def run_backward(self, tape: tuple[Tensor, ...], d_states: Tensor) -> Tensor:
+        return run_lstm_backward(tape, d_states)
+
+    def count_linear_outputs(self, units: int) -> list[int]:
+        return [4 * units]
+
+
+class GruRule(RecurrentRule):
+    """Rule of Gru: Linears from [x_t, h_(t-1)] to r and u, and from [x_t, r h_(t-1)] to n."""
+
+    def run_forward(self, module: Recurrent, x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+        return run_gru_forward(module.projected(x), module.recurrent)
+
+    def run_backward(self, tape: tuple[Tensor, ...], d_states: Tensor) -> Tensor:
+        return run_gru_backward(tape, d_states)
+
+    def list_linears(self, x: Tensor, before: Tensor, saved: dict[str, Any]) -> list[Tensor]:
+        reset = saved["tape"][1]
+        return [torch.cat([x, before], dim=2), torch.cat([x, reset], dim=2)]
+
+    def count_linear_outputs(self, units: int) -> list[int]:
+        return [2 * units, units]
+
+
+def run_gru_forward(projected: Tensor, recurrent: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """Compute all states of a GRU by the formulas of `Gru`.
+
+    Args:
+        projected: Projected inputs, (batch, steps, 3 units).
+        recurrent: Recurrent weights, (units, 3 units).
+
+    Returns:
+        States, (batch, steps, units), and the inputs of `run_gru_backward`: the gates (r, u, n) and
+        r h_(t-1), the states before each step, all (steps, batch, ...), and the recurrent weights.
+    """
+    gates = projected.transpose(0, 1).clone(memory_format=torch.contiguous_format)
+    steps, batch, units = *gates.shape[:2], len(recurrent)
+    resets, states = gates.new_empty(steps, batch, units), gates.new_zeros(steps + 1, batch, units)
+    early, late = (each.contiguous() for each in recurrent.split([2 * units, units], dim=1))
+    for step, z in enumerate(gates):
+        both, n = z.split([2 * units, units], dim=1)
+        both += states[step] @ early
+        r, u = sigmoid_(both).split(units, dim=1)
+        torch.mul(r, states[step], out=resets[step])
+        n += resets[step] @ late
+        torch.mul(u, states[step], out=states[step + 1]).addcmul_(1.0 - u, n.tanh_())
+    return states[1:].transpose(0, 1), (gates, resets, states[:-1], recurrent)
+
+
+def run_gru_backward(tape: tuple[Tensor, ...], d_states: Tensor) -> Tensor:
+    """Compute the gradient with respect to the projected inputs, (batch, steps, 3 units).
+
+    Args:
+        tape: Second result of `run_gru_forward`.
+        d_states: Gradient with respect to the states, (batch, steps, units).
+
+    The recursion goes from the last step to the first, with e the gradient of h_t, and R_n, R_ru
+    the recurrent weights of n and of both other gates:
+
+        dn = e (1 - u),   du = e (h_(t-1) - n),   dr = (dz_n R_n^T) h_(t-1)
+        e of the step before = d_(t-1) + e u + (dz_n R_n^T) r + dz_ru R_ru^T
+
+    dz follows by the derivatives of sigmoid and tanh.
+    """
+    gates, _, before, recurrent = tape
+    units = len(recurrent)
+    found = torch.empty_like(gates)
+    early, late = (each.T.contiguous() for each in recurrent.split([2 * units, units], dim=1))
+    sigmoid_back = torch.ops.aten.sigmoid_backward
+    later = gates.new_zeros(gates.shape[1], units)
+    given = d_states.transpose(0, 1)
+    for step in range(len(gates) - 1, -1, -1):
+        e = given[step] + later
+        r, u, n = gates[step].split(units, dim=1)
+        to_r, to_u, to_n = found[step].split(units, dim=1)
+        to_n.copy_(tanh_backward(e * (1.0 - u), n))
+        to_u.copy_(sigmoid_back(e * (before[step] - n), u))
+        of_reset = to_n @ late
+        to_r.copy_(sigmoid_back(of_reset * before[step], r))
+        later = (e * u).addcmul_(of_reset, r).addmm_(found[step][:, : 2 * units], early)
+    return found.transpose(0, 1)
 
 
 def run_lstm_forward(projected: Tensor, recurrent: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
@@ -726,6 +934,8 @@ RULES: dict[type[nn.Module], LayerRule] = {
     nn.GroupNorm: NormRule(),
     nn.LayerNorm: NormRule(),
     Lstm: LstmRule(),
+    Gru: GruRule(),
+    TokenEmbedding: EmbeddingRule(),
     nn.Flatten: FlattenRule(),
     nn.Tanh: ActivationRule(torch.tanh, tanh_backward),
     nn.ReLU: ActivationRule(
@@ -943,25 +1153,27 @@ def zero_rows(values: Tensor, bad: Tensor) -> Tensor:
 
 
 def sum_outer_products(
-    weight: Tensor, biases: Sequence[Tensor | None], a: Tensor, d: Tensor
+    weight: Tensor, biases: Sequence[Tensor | None], *pairs: tuple[Tensor, Tensor]
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield the weight with d^T a, and each bias with the sum of d; only those that are trained.
 
     Args:
         weight: Weight, (outputs, inputs).
         biases: Biases, each (outputs,) or None.
-        a: Inputs, (..., inputs).
-        d: Output gradients, (..., outputs).
+        pairs: Inputs a, (..., inputs), and output gradients d, (..., outputs); several pairs are
+            those of consecutive rows of the weight.
     """
-    rows = a.flatten(0, -2), d.flatten(0, -2)
+    flat = [(a.flatten(0, -2), d.flatten(0, -2)) for a, d in pairs]
+    dtype = flat[0][1].dtype
     if weight.requires_grad:
-        found = torch.zeros(weight.shape, dtype=torch.float64, device=d.device)
-        for own_a, own_d in _iterate_float64_parts(*rows):
-            found.addmm_(own_d.T, own_a)
-        yield weight, found.to(d.dtype)
+        found = torch.zeros(weight.shape, dtype=torch.float64, device=weight.device)
+        for (a, d), own in zip(flat, found.split([d.shape[1] for _, d in flat]), strict=True):
+            for own_a, own_d in _iterate_float64_parts(a, d):
+                own.addmm_(own_d.T, own_a)
+        yield weight, found.to(dtype)
     for bias in biases:
         if bias is not None and bias.requires_grad:
-            yield bias, sum_in_float64(rows[1], 0)
+            yield bias, torch.cat([sum_in_float64(d, 0) for _, d in flat])
 
 
 def sum_filter_gradients(layer: nn.Conv2d, x: Tensor, d: Tensor) -> Tensor:

@@ -483,7 +483,7 @@ UNSUPPORTED_MODULES: tuple[tuple[type[nn.Module], str], ...] = (
     (nn.modules.dropout._DropoutNd, "draws from torch's global state; use KeyedDropout"),
     (nn.RReLU, "draws from torch's global state; use nn.LeakyReLU"),
     (nn.FractionalMaxPool2d, "draws from torch's global state; use nn.MaxPool2d"),
-    (nn.RNNBase, "maps to a pair; use pasearch.spaces.modules.Lstm"),
+    (nn.RNNBase, "maps to a pair; use pasearch.spaces.modules.Lstm or Gru"),
     (nn.MultiheadAttention, "has no rule for per-example gradients yet"),
     (nn.ParameterList, "holds parameters without a layer; put them into a layer"),
     (nn.ParameterDict, "holds parameters without a layer; put them into a layer"),

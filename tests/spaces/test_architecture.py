@@ -19,6 +19,7 @@ from pasearch.spaces.layers import (
     LAYERS,
     Conv,
     Dense,
+    Gru,
     Lstm,
     Norm,
     Pool,
@@ -154,7 +155,11 @@ same_convs = st.builds(
 strides = st.none() | st.integers(1, 3)
 pools = st.builds(Pool, size=st.integers(1, 3), average=flags, stride=strides)
 norms = st.builds(Norm, groups=st.integers(1, 2), activation=activations, trainable=flags)
-memories = st.builds(Lstm, units=st.integers(1, 3), biases=st.integers(1, 2), trainable=flags)
+memories = st.one_of(
+    st.builds(kind, units=st.integers(1, 3), biases=st.integers(1, 2), trainable=flags,
+              sequence=flags)
+    for kind in (Lstm, Gru)
+)  # fmt: skip
 architectures = st.builds(
     lambda *parts: Architecture(layers=tuple(layer for part in parts for layer in part)),
     st.lists(st.one_of(convs, same_convs, pools, norms), max_size=3),
@@ -259,7 +264,7 @@ def test_json_of_bad_form_is_refused():
         ("dense", "is a list of layers"),
         (None, "is a list of layers"),
         (["dense"], "'dense' is not known: expected one of dense, conv, pool"),
-        ([{"kind": "gru"}], "expected one of dense, conv, pool, norm, lstm"),
+        ([{"kind": "rnn"}], "expected one of dense, conv, pool, norm, embedding, lstm, gru"),
         ([{"kind": ["dense"]}], "expected one of dense, conv, pool"),
         ([{"units": 4}], "expected one of dense, conv, pool"),
         ([{"kind": "dense", "units": 4, "width": 4}], "has no setting width"),
@@ -406,9 +411,12 @@ def test_rate_factor_falls_with_depth_and_width():
 @pytest.mark.contract
 def test_every_layer_names_itself():
     for kind in LAYERS.values():
-        given = {"dense": {"units": 3}, "conv": {"filters": 3}, "lstm": {"units": 3}}
+        given = {
+            "conv": {"filters": 3},
+            **{each: {"units": 3} for each in ("dense", "lstm", "gru")},
+        }
         layer = kind(**given.get(kind.kind, {}))
-        shape = (2, 6, 6)
+        shape = (6,) if kind.kind == "embedding" else (2, 6, 6)
         modules = nn.Sequential(*layer.module(shape))
         assert modules(torch.zeros(1, *shape)).shape[1:] == layer.output_shape(shape)
         assert sum(p.numel() for p in modules.parameters()) == layer.parameters(shape)

@@ -13,6 +13,7 @@ from pasearch.runs.keys import Keys
 from pasearch.spaces.architecture import Architecture
 from pasearch.spaces.cost import (
     EAGER_STEP_TIMES,
+    EMBEDDING_NUMBERS_MOVED,
     GATE_NUMBERS_MOVED,
     LINEAR_BACKEND_STEP_TIMES,
     MIN_SAVED_SECONDS,
@@ -24,7 +25,7 @@ from pasearch.spaces.cost import (
     estimate_seconds,
     measure_step_work,
 )
-from pasearch.spaces.layers import Conv, Dense, Lstm, Pool
+from pasearch.spaces.layers import Conv, Dense, Embedding, Gru, Lstm, Pool
 
 NETWORKS = {
     "linear": (Architecture(layers=()), (50,)),
@@ -151,6 +152,17 @@ def test_a_convolution_goes_through_its_windows_several_times():
 def test_an_lstm_goes_through_its_gates_in_each_step_of_a_sequence():
     work = measure_step_work(Architecture(layers=(Lstm(units=4),)), (28, 5), 3)
     assert work.numbers == 28 * 5 + 4 + 3 + GATE_NUMBERS_MOVED * 28 * 4
+
+
+@pytest.mark.unit
+def test_an_embedding_copies_rows_instead_of_multiplying():
+    layers = (Embedding(tokens=1000, units=5), Gru(units=4))
+    work = measure_step_work(Architecture(layers=layers), (28,), 3)
+    behind = measure_step_work(Architecture(layers=layers[1:]), (28, 5), 3)
+    assert work.trained == behind.trained + 5000
+    assert work.numbers == 28 + behind.numbers + EMBEDDING_NUMBERS_MOVED * 28 * 5
+    # The vectors of the embedding want a gradient, not its 5,000 weights a product.
+    assert behind.operations < work.operations < 1.5 * behind.operations
 
 
 STEPS = {

@@ -14,7 +14,7 @@ from pasearch.errors import UsageError
 from pasearch.spaces import modules
 from pasearch.spaces.architecture import Architecture
 from pasearch.spaces.candidate import read_candidate
-from pasearch.spaces.layers import ACTIVATIONS, Conv, Dense, Lstm, Norm, Pool
+from pasearch.spaces.layers import ACTIVATIONS, Conv, Dense, Embedding, Gru, Lstm, Norm, Pool
 from pasearch.training.per_example import validate
 
 FOLDER = Path(__file__).parents[2] / "examples" / "architectures"
@@ -92,6 +92,41 @@ def test_the_papers_recurrent_networks_behind_their_embedding():
         architecture = Architecture(layers=layers).freeze_first(frozen)
         assert architecture.parameters(EMBEDDED, 2) == (total, trainable), where
         assert built_counts(architecture.build(EMBEDDED, 2)) == (total, trainable)
+
+
+@pytest.mark.oracle
+def test_the_papers_recurrent_networks_with_their_embedding():
+    for where, layers, frozen, total, trainable in [
+        ("Table XXVII", (Lstm(units=256), Dense(units=512)), 0, 496_978, 496_978),
+        ("Table XXVIII", (Lstm(units=4), Dense(units=16)), 0, 50_994, 50_994),
+        ("Table XXXI", (Lstm(units=256), Dense(units=512)), 2, 496_978, 132_610),
+    ]:
+        architecture = Architecture(layers=(Embedding(tokens=1000, units=50), *layers))
+        assert Embedding(tokens=1000, units=50).parameters((150,)) == 50_000
+        architecture = architecture.train_last(2) if frozen else architecture
+        assert architecture.parameters((150,), 2) == (total, trainable), where
+        assert built_counts(architecture.build((150,), 2)) == (total, trainable)
+
+
+@pytest.mark.unit
+def test_recurrent_layers_are_stacked_behind_an_embedding():
+    layers = (
+        Embedding(tokens=20, units=6),
+        Gru(units=5, sequence=True),
+        Lstm(units=4, sequence=True),
+        Gru(units=3),
+    )
+    architecture = Architecture(layers=layers)
+    assert architecture.shapes((9,)) == [(9,), (9, 6), (9, 5), (9, 4), (3,)]
+    network = architecture.build((9,), 2, np.random.default_rng(0))
+    assert network(torch.zeros(7, 9)).shape == (7, 2)
+    # 3 gates of 5 units, each from 6 + 5 values and one bias.
+    assert Gru(units=5).parameters((9, 6)) == 3 * 5 * (6 + 5 + 1)
+    assert architecture.describe() == (
+        "embedding 20 x 6 - gru 5 all states - lstm 4 all states - gru 3"
+    )
+    assert Architecture.from_json(architecture.to_json()) == architecture
+    assert "sequence" not in Architecture(layers=(Lstm(units=3),)).to_json()[0]
 
 
 @pytest.mark.oracle
@@ -332,6 +367,9 @@ def test_a_layer_refuses():
         (Lstm, {"units": 0}, "units is 0"),
         (Lstm, {"units": 4, "biases": 3}, "biases is 3"),
         (Lstm, {"units": 4, "biases": 0}, "biases is 0"),
+        (Gru, {"units": 4, "sequence": 1}, "sequence is 1"),
+        (Embedding, {"tokens": 1}, "tokens is 1"),
+        (Embedding, {"units": 0}, "units is 0"),
         (Lstm, {"units": 4, "trainable": "no"}, "trainable is 'no'"),
     ]:
         with pytest.raises(UsageError, match=words) as refusal:
@@ -344,6 +382,7 @@ def test_records_that_do_not_fit_are_refused():
     for layers, shape, words in [
         ((Lstm(units=4),), (64,), "needs records of rows"),
         ((Lstm(units=4), Lstm(units=4)), (8, 8), "needs records of rows"),
+        ((Embedding(),), (8, 8), "needs records of token numbers"),
         ((Norm(groups=3),), (2, 8, 8), "2 channels do not divide into 3 groups"),
         ((Norm(groups=3),), (8,), "8 channels do not divide into 3 groups"),
         ((Norm(groups=8),), (8,), "one number each"),
@@ -369,8 +408,8 @@ def test_records_that_do_not_fit_are_refused():
         ('front_end = "raw"', "has no layers"),
         ("layers = 3", "is a list of layers, not 3"),
         ("[layers]\nunits = 3", "is a list of layers"),
-        ("[[layers]]\nunits = 3", "expected one of dense, conv, pool, norm, lstm"),
-        ('[[layers]]\nkind = "gru"', "expected one of dense, conv, pool, norm, lstm"),
+        ("[[layers]]\nunits = 3", "expected one of dense, conv, pool, norm, embedding, lstm, gru"),
+        ('[[layers]]\nkind = "rnn"', "expected one of dense, conv, pool, norm, embedding, lstm"),
         ('[[layers]]\nkind = "lstm"', "'lstm' lacks units"),
         ('[[layers]]\nkind = "lstm"\nunits = 3\nwidth = 2', "no setting width: expected biases"),
         ('[[layers]]\nkind = "lstm"\nunits = 3.0', "units is 3.0"),

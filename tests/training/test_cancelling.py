@@ -12,10 +12,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pasearch.spaces.modules import Lstm, WeightStandardisedConv2d
+from pasearch.spaces.modules import TOKEN_SCALE, Gru, Lstm, TokenEmbedding, WeightStandardisedConv2d
 from pasearch.training.layer_rules import (
     CapturedLayer,
     Conv2dRule,
+    EmbeddingRule,
+    GruRule,
     LayerRule,
     LinearRule,
     LstmRule,
@@ -44,6 +46,20 @@ def of_lstm(rule: LayerRule) -> Case:
     return rule, layer, a, d, 1
 
 
+def of_gru(rule: LayerRule) -> Case:
+    layer, a, d = Gru(3, 2), halves(5), gradients(6)
+    return rule, layer, a, d, 1
+
+
+def of_tokens(views: int = 1) -> Case:
+    """Half of the positions or, of two rows a record, the first and the second row cancel."""
+    x = torch.tensor([3, 7]).repeat(RECORDS, HALF) / TOKEN_SCALE
+    d = gradients(4)
+    if views == 2:
+        x, d = x.unflatten(1, (2, HALF)).flatten(0, 1), d.unflatten(1, (2, HALF)).flatten(0, 1)
+    return EmbeddingRule(), TokenEmbedding(9, 4), x, d, views
+
+
 def images(values: Tensor) -> Tensor:
     return values.transpose(1, 2)[..., None].contiguous()
 
@@ -62,6 +78,9 @@ CASES: dict[str, Callable[[], Case]] = {
                              images(halves(5)), images(gradients(4)), 1),
     "norm": lambda: (NormRule(), nn.GroupNorm(1, 4), images(halves(4)), images(gradients(4)), 1),
     "lstm": lambda: of_lstm(LstmRule()),
+    "gru": lambda: of_gru(GruRule()),
+    "tokens": of_tokens,
+    "views of tokens": lambda: of_tokens(2),
     "views of a linear layer": lambda: of_views(LinearRule()),
     "views of any layer": lambda: of_views(LayerRule()),
     "views of an lstm": lambda: (*of_lstm(LstmRule())[:4], 2),
@@ -71,9 +90,10 @@ CASES: dict[str, Callable[[], Case]] = {
 def sums(case: Case, factors: Tensor) -> list[Tensor]:
     rule, layer, a, d, views = case
     seen = CapturedLayer(layer, a, d, views)
-    if isinstance(layer, Lstm):
+    if isinstance(layer, Lstm | Gru):
         # As a pass leaves them: step after step.
-        seen.cache["steps"] = tuple(v.transpose(0, 1).clone().transpose(0, 1) for v in (a, d))
+        steps = (a, d) if isinstance(layer, Lstm) else (a, a, d)
+        seen.cache["steps"] = tuple(v.transpose(0, 1).clone().transpose(0, 1) for v in steps)
     if type(rule) is LayerRule:
         rule.squared_norms(seen)  # which keeps the gradients
     found = rule.weighted_sum(seen, factors)

@@ -16,7 +16,14 @@ from pasearch.data.partitions import Records
 from pasearch.data.threads import use_threads
 from pasearch.errors import UsageError
 from pasearch.runs.keys import Keys
-from pasearch.spaces.modules import Lstm, RowSequence, SkipConcat, TemperedSigmoid
+from pasearch.spaces.modules import (
+    Gru,
+    Lstm,
+    RowSequence,
+    SkipConcat,
+    TemperedSigmoid,
+    TokenEmbedding,
+)
 from pasearch.training import training_loop
 from pasearch.training.clipping import FlatClipping
 from pasearch.training.layer_rules import GENERAL_RULE, RULES, run_lstm_backward, run_lstm_forward
@@ -60,7 +67,13 @@ def wide_and_deep() -> nn.Sequential:
 
 NETWORKS = {
     "plain": plain, "frozen": frozen_in_the_middle, "convolutions": convolutions,
-    "recurrent": recurrent, "wide and deep": wide_and_deep,
+    "recurrent": recurrent,
+    "stacked": lambda: nn.Sequential(
+        RowSequence(), Gru(4, 5, sequence=True), Lstm(5, 3, sequence=True), Gru(3, 2),
+        nn.Linear(2, 3),
+    ),
+    "tokens": lambda: nn.Sequential(nn.Flatten(), TokenEmbedding(3, 4), Gru(4, 3)),
+    "wide and deep": wide_and_deep,
     "tempered": lambda: nn.Sequential(nn.Flatten(), nn.Linear(12, 5),
                                       TemperedSigmoid(3.0, 0.5, 1.0), nn.Linear(5, 3)),
     "pooled": lambda: nn.Sequential(nn.Conv2d(1, 4, 2), nn.Sigmoid(), nn.MaxPool2d(2), nn.Flatten(),

@@ -22,7 +22,15 @@ from pasearch.data.mapping import full_precision
 from pasearch.data.partitions import Records
 from pasearch.gpu.gpu_training import GpuTraining
 from pasearch.runs.keys import Keys
-from pasearch.spaces.modules import Lstm, SkipConcat, TemperedSigmoid, sigmoid, sigmoid_
+from pasearch.spaces.modules import (
+    Gru,
+    Lstm,
+    SkipConcat,
+    TemperedSigmoid,
+    TokenEmbedding,
+    sigmoid,
+    sigmoid_,
+)
 from pasearch.training import linear_backend, one_step, training_loop
 from pasearch.training.augmentation import Augmentation
 from pasearch.training.batching import Poisson
@@ -99,6 +107,12 @@ NETWORKS: dict[str, tuple[Made, tuple[int, ...], int]] = {
     "convolutions": (convolutional, (1, 12, 12), CLASSES),
     "normed": (normed, (1, 12, 12), CLASSES),
     "an LSTM": (lambda: nn.Sequential(Lstm(6, 16), nn.Linear(16, CLASSES)), (8, 6), CLASSES),
+    "tokens and a GRU": (
+        lambda: nn.Sequential(
+            # Here nearly all tokens are padding or unknown: rows are what is tested.
+            TokenEmbedding(5, 6), Gru(6, 7, sequence=True), Lstm(7, 5), nn.Linear(5, CLASSES)
+        ), (8,), CLASSES,
+    ),
     "an LSTM of 7": (lambda: nn.Sequential(Lstm(6, 7), nn.Linear(7, CLASSES)), (8, 6), CLASSES),
 }  # fmt: skip
 

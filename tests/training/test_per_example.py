@@ -19,11 +19,14 @@ from pasearch.data.partitions import Records
 from pasearch.errors import UsageError
 from pasearch.runs.keys import Keys
 from pasearch.spaces.modules import (
+    TOKEN_SCALE,
+    Gru,
     KeyedDropout,
     Lstm,
     RowSequence,
     SkipConcat,
     TemperedSigmoid,
+    TokenEmbedding,
     WeightStandardisedConv2d,
 )
 from pasearch.training import layer_rules, per_example
@@ -31,6 +34,8 @@ from pasearch.training.clipping import AutoSClipping, FlatClipping
 from pasearch.training.layer_rules import (
     CapturedLayer,
     Conv2dRule,
+    EmbeddingRule,
+    GruRule,
     LayerRule,
     LinearRule,
     LstmRule,
@@ -54,6 +59,17 @@ class Tokens(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.layers((x.abs() * 100).long() % 11)
+
+
+class TokenNumbers(nn.Module):
+    """Any numbers to few token numbers, so that tokens repeat, with padding and unknown ones."""
+
+    def __init__(self, lowest: int = 0):
+        super().__init__()
+        self.lowest = lowest
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ((x.abs() * 3).floor() + self.lowest) / TOKEN_SCALE + 0.0 * x
 
 
 class Transposed(nn.Module):
@@ -125,6 +141,30 @@ NETWORKS: dict[str, tuple[Build, tuple[int, ...]]] = {
     "lstm behind layers": (
         lambda: nn.Sequential(nn.Conv2d(1, 2, 3), nn.Tanh(), RowSequence(), Lstm(8, 4)),
         (1, 6, 6),
+    ),
+    "lstm of all states": (
+        lambda: nn.Sequential(Lstm(6, 5, sequence=True), Lstm(5, 4), nn.Linear(4, 3)),
+        (7, 6),
+    ),
+    "gru": (lambda: nn.Sequential(Gru(6, 5), nn.Linear(5, 3)), (7, 6)),
+    "gru, two biases": (lambda: nn.Sequential(Gru(6, 5, biases=2), nn.Tanh()), (7, 6)),
+    "gru, narrow and long": (lambda: Gru(1, 2), (30, 1)),
+    "gru, one step": (lambda: Gru(4, 3, biases=2), (1, 4)),
+    "gru of all states": (
+        lambda: nn.Sequential(Gru(6, 5, sequence=True), Gru(5, 4), nn.Linear(4, 3)),
+        (7, 6),
+    ),
+    "tokens": (lambda: nn.Sequential(TokenNumbers(), TokenEmbedding(4, 3)), (9,)),
+    "one token": (lambda: nn.Sequential(TokenNumbers(1), TokenEmbedding(4, 3)), (1,)),
+    "tokens, lstm": (
+        lambda: nn.Sequential(TokenNumbers(), TokenEmbedding(7, 3), Lstm(3, 4), nn.Linear(4, 2)),
+        (9,),
+    ),
+    "tokens, lstm and gru": (
+        lambda: nn.Sequential(
+            TokenNumbers(), TokenEmbedding(5, 3), Lstm(3, 4, sequence=True), Gru(4, 3)
+        ),
+        (9,),
     ),
     "weight-standardised": (
         lambda: nn.Sequential(WeightStandardisedConv2d(2, 4, 3), nn.GroupNorm(2, 4), nn.Tanh()),
@@ -444,6 +484,10 @@ SENSITIVE = [
     "convolution, grouped",
     "lstm",
     "lstm, narrow and long",
+    "gru",
+    "gru, narrow and long",
+    "tokens",
+    "tokens, lstm and gru",
     "weight-standardised",
 ]
 
@@ -540,6 +584,8 @@ def test_frozen_parameters_have_no_sums_and_no_part_in_the_norms():
             "layer norm of steps",
             "lstm",
             "lstm, two biases",
+            "gru",
+            "gru, two biases",
             "weight-standardised",
             "subclass",
         ]:
@@ -732,6 +778,8 @@ CLOSED = {
     nn.GroupNorm: NormRule,
     nn.LayerNorm: NormRule,
     Lstm: LstmRule,
+    Gru: GruRule,
+    TokenEmbedding: EmbeddingRule,
     WeightStandardisedConv2d: WeightStandardisedRule,
 }
 

@@ -28,7 +28,14 @@ from pasearch.gpu.gpu_training import GpuTraining
 from pasearch.runs.keys import Keys
 from pasearch.runs.normals import draw_normals
 from pasearch.runs.sums import SUM_ROUNDING
-from pasearch.spaces.modules import KeyedDropout, Lstm, WeightStandardisedConv2d
+from pasearch.spaces.modules import (
+    TOKEN_SCALE,
+    Gru,
+    KeyedDropout,
+    Lstm,
+    TokenEmbedding,
+    WeightStandardisedConv2d,
+)
 from pasearch.training import layer_rules, linear_backend, record_sums
 from pasearch.training.augmentation import Augmentation
 from pasearch.training.clipping import (
@@ -115,6 +122,14 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Sequential], Tensor]] = {
     "lstm of several steps": (
         lambda: zeroed(Lstm(1, 1, biases=2), nn.Linear(1, 1, bias=False), ones=(1,)),
         torch.ones(3, 1),
+    ),
+    "gru of several steps": (
+        lambda: zeroed(Gru(1, 1, biases=2), nn.Linear(1, 1, bias=False), ones=(1,)),
+        torch.ones(3, 1),
+    ),
+    "tokens": (
+        lambda: zeroed(TokenEmbedding(4, 1), nn.Flatten(), nn.Linear(4, 1, bias=False), ones=(2,)),
+        torch.tensor([2, 2, 0, 3]) / TOKEN_SCALE,
     ),
     "any layer": (lambda: zeroed(Scale()), torch.ones(1)),
 }  # fmt: skip
