@@ -51,6 +51,7 @@ if TYPE_CHECKING:
         PrivateArchitectureSearchRegressor,
     )
     from pasearch.sklearn_api.selectors import PAFS, PrivateCFS, PrivatePCA
+    from pasearch.spaces.module_space import module_space
     from pasearch.verification.verify import verify
 
 _MODULE_OF_NAME = {  # module that defines each public name
@@ -76,6 +77,7 @@ _MODULE_OF_NAME = {  # module that defines each public name
     "load": "pasearch.estimator",
     "load_result": "pasearch.results",
     "measure_crossover": "pasearch.api.crossover",
+    "module_space": "pasearch.spaces.module_space",
     "plan_architecture_search": "pasearch.api.search",
     "plan_feature_selection": "pasearch.api.features",
     "plan_training": "pasearch.api.search",
@@ -113,6 +115,7 @@ __all__ = [
     "load",
     "load_result",
     "measure_crossover",
+    "module_space",
     "plan_architecture_search",
     "plan_feature_selection",
     "plan_training",

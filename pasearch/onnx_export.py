@@ -45,7 +45,7 @@ from pasearch.data.schema import Schema, require_known
 from pasearch.data.tables import AnySchema, TableSchema
 from pasearch.errors import UsageError
 from pasearch.files import write_new_file
-from pasearch.spaces.modules import Rescale
+from pasearch.spaces.modules import PerRecord, Rescale
 from pasearch.terminal_escaping import escape_text
 
 OPSET = 20  # version of the standard operators (ai.onnx), of early 2024
@@ -158,6 +158,8 @@ def _replace_blocked_parts(module: nn.Module) -> nn.Module:
         found = own._scatter(images.permute(1, 2, 0)).permute(3, 2, 0, 1)
         return found.reshape(-1, *own.output_shape)
 
+    if isinstance(module, PerRecord):
+        return module.module  # gives the same outputs for a batch, as was checked in the plan
     if isinstance(module, Scattering):
         return _ReplacedModule(module, scatter)
     if isinstance(module, CentredPairs):

@@ -224,10 +224,15 @@ class Registry(Generic[Kind]):
         yield True
 
 
-def extension_files() -> list[Path]:
-    """List the files of the registered extensions, and of loaded modules in the same folders."""
+def extension_files(*makers: Any) -> list[Path]:
+    """List the files of the registered extensions, and of loaded modules in the same folders.
+
+    Args:
+        makers: Further classes or functions from outside of this package.
+    """
     kinds = (kind for registry in Registry.every for kind in registry._kinds.values())
     outside = [kind for kind in kinds if kind.__module__.partition(".")[0] != "pasearch"]
+    outside += makers
     own = {_find_source_file(kind) for kind in outside}
     folders = {each.parent for each in own}
     if not folders:
@@ -287,8 +292,8 @@ def _qualified_name(part: object) -> str:
     return f"{type(part).__module__}.{type(part).__qualname__}"
 
 
-def _find_source_file(kind: type) -> Path:
-    """Return the file that defines a class."""
+def _find_source_file(kind: Any) -> Path:
+    """Return the file that defines a class or function."""
     try:
         return Path(inspect.getfile(kind))
     except (OSError, TypeError):

@@ -31,6 +31,42 @@ class Mutant:
 
 MUTANTS = (
     Mutant(
+        "user modules: the records of a batch are run together",
+        "return self.map_records(lambda record: self.module(record[None])[0], x)",
+        "return self.module(x)",
+        "training/test_recordwise.py",
+    ),
+    Mutant(
+        "user modules: the gradients belong to other dropout masks",
+        "each.enter_record(None, 0, drawn)",
+        "each.enter_record(None, 0, each.draws)",
+        "training/test_recordwise.py",
+    ),
+    Mutant(
+        "user modules: the gradient of a layer's other use is left out",
+        "                good.append(layer)",
+        "                pass\n            good.append(layer)",
+        "training/test_recordwise.py",
+    ),
+    Mutant(
+        "user modules: an attribute may store a record",
+        "            if before is not now:",
+        "            if False:",
+        "training/test_recordwise.py",
+    ),
+    Mutant(
+        "user modules: a run is resumed with another class",
+        "*extension_files(*makers)]:",
+        "*extension_files()]:",
+        "spaces/test_module_space.py",
+    ),
+    Mutant(
+        "user modules: a result's file names a function that is called",
+        "if not (inspect.isclass(found) and issubclass(found, nn.Module)):",
+        "if not callable(found):",
+        "spaces/test_module_space.py",
+    ),
+    Mutant(
         "resume: another plan is found when the keys are open",
         '| {"plan": _hash_json(plan.to_json())}',
         '| {"plan": ""}',

@@ -66,7 +66,9 @@ def compute_fingerprint(
         request: Serialized request, as stored for a resume.
     """
     code = hashlib.sha256()
-    for file in [*sorted(PACKAGE_FOLDER.rglob("*.py")), *extension_files()]:
+    maker = getattr(getattr(plan, "space", None), "maker", None)  # of a network of the user
+    makers = [] if maker is None else [maker]
+    for file in [*sorted(PACKAGE_FOLDER.rglob("*.py")), *extension_files(*makers)]:
         inside = file.is_relative_to(PACKAGE_FOLDER)
         code.update(str(file.relative_to(PACKAGE_FOLDER) if inside else file).encode() + b"\0")
         code.update(file.read_bytes())

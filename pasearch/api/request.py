@@ -520,10 +520,10 @@ class SearchRequest(TrainRequest, ChoiceRequest):
         "only).",
         SEARCH,
     )
-    space: str | Path | Values | Space = option(
+    space: str | Path | Values | Space | type = option(
         "auto",
         "Search space: auto (the portfolio), images, tables, fcn, cnn, fcn-paper, cnn-paper, "
-        "fcn-rwt, cnn-rwt, or a .toml.",
+        "fcn-rwt, cnn-rwt, a .toml, or module:CLASS of your own nn.Module.",
         SEARCH,
         reads=str,
     )

@@ -289,7 +289,8 @@ def _network_rows(candidate: Candidate, schema: AnySchema) -> list[Values]:
     if front.text != "raw":
         stages.append(describe_stage(capitalize_first(front.describe()), front.output_shape(shape)))
     shapes = architecture.shapes(front.output_shape(shape))
-    for layer, entering, leaving in zip(architecture.layers, shapes[:-1], shapes[1:], strict=True):
+    *hidden, last = architecture.list_all_layers(schema.outputs)
+    for layer, entering, leaving in zip(hidden, shapes[:-1], shapes[1:], strict=False):
         parameters = layer.parameters(entering)
         notes = [f"{format_shape(leaving)} out"]
         notes.append(format_count(parameters, "parameter") if parameters else "no parameters")
@@ -298,9 +299,10 @@ def _network_rows(candidate: Candidate, schema: AnySchema) -> list[Values]:
             notes.append(f"dropout {dropout:g}")
         title = capitalize_first(wording.describe_layer(layer))
         stages.append((title, notes, math.prod(leaving)))
-    last = Dense(units=schema.outputs).parameters(shapes[-1])
+    number = last.parameters(shapes[len(hidden)])
     title = "A number" if schema.regression else f"{schema.outputs} classes"
-    notes = ["output layer", format_count(last, "parameter")]
+    where = "output layer" if isinstance(last, Dense) else last.describe()
+    notes = [where, format_count(number, "parameter")]
     stages.append((title, notes, schema.outputs))
     most = math.log1p(max(values for _, _, values in stages))
     return [

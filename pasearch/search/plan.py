@@ -60,6 +60,7 @@ from pasearch.search.strategy import FULL_ROUND, PORTIONS_RULE, EventOfRound, Ro
 from pasearch.spaces.architecture import MAX_PARAMETERS
 from pasearch.spaces.candidate import Candidate
 from pasearch.spaces.cost import estimate_seconds, measure_step_work
+from pasearch.spaces.module_space import ModuleSpace
 from pasearch.spaces.portfolio import ASSUMED_CATEGORIES
 from pasearch.spaces.space import Portfolio, Space
 from pasearch.training.metrics import (
@@ -89,6 +90,8 @@ def check_space(strategy: Strategy, space: Space, terms: PlanTerms) -> None:
     """
     form = bound_network_form(terms.schema, terms.most)
     space.check_fits(*form)
+    if isinstance(space, ModuleSpace):
+        check_modules(space, *form)
     largest = space.parameter_range(*form)[1]
     if largest > MAX_PARAMETERS:
         raise UsageError(
@@ -101,6 +104,27 @@ def check_space(strategy: Strategy, space: Space, terms: PlanTerms) -> None:
             "(`data_is_public=True`), because it trains candidates without privacy. For private "
             "data use rs, mgrs or paas."
         )
+
+
+def check_modules(space: ModuleSpace, shape: tuple[int, ...], outputs: int) -> None:
+    """Build and run every network of a class on synthetic records, and refuse all problems at once.
+
+    Raises:
+        UsageError: A line per problem, with the networks that have it if not all have it.
+    """
+    from pasearch.training.per_example import validate
+
+    found: dict[str, list[str]] = {}
+    networks = list(space.iterate_shapes())
+    for each in networks:
+        for problem in validate(each.build(shape, outputs)):
+            found.setdefault(problem, []).append(each.architecture.describe())
+    if found:
+        told = (
+            f"({number}) {problem}" + (f" In {where[0]}." if len(where) < len(networks) else "")
+            for number, (problem, where) in enumerate(found.items(), start=1)
+        )
+        raise UsageError(f"{space.name} cannot be trained privately: {' '.join(told)}")
 
 
 def list_trained_sizes(

@@ -26,6 +26,7 @@ from pasearch.spaces.layers import (
     Shape,
     check_activation,
 )
+from pasearch.spaces.user_modules import UserModule
 
 if TYPE_CHECKING:
     import numpy as np
@@ -53,8 +54,10 @@ class Architecture:
         if not isinstance(self.layers, tuple) or not all(isinstance(x, kinds) for x in self.layers):
             raise UsageError(
                 f"An architecture has layers {self.layers!r}: expected a tuple of Dense, Conv, "
-                "Pool, Norm, Embedding, Lstm and Gru."
+                "Pool, Norm, Embedding, Lstm and Gru, or one UserModule."
             )
+        if len(self.layers) > 1 and any(isinstance(each, UserModule) for each in self.layers):
+            raise UsageError("A network of layer 'module' is whole: expected no other layer.")
         if len(self.layers) > MAX_LAYERS:
             raise UsageError(
                 f"An architecture has {len(self.layers):,} layers: expected at most {MAX_LAYERS}."
@@ -71,6 +74,12 @@ class Architecture:
             shapes.append(layer.output_shape(shapes[-1]))
         return shapes
 
+    def list_all_layers(self, outputs: int) -> tuple[Layer, ...]:
+        """List the layers with the output layer; a network of the user has its own."""
+        if self.layers and isinstance(last := self.layers[-1], UserModule):
+            return (replace(last, outputs=outputs),)
+        return (*self.layers, Dense(units=outputs, activation="linear"))
+
     def parameters(self, input_shape: Shape, outputs: int) -> tuple[int, int]:
         """Return the numbers of all and of trainable parameters, the output layer's included.
 
@@ -79,7 +88,10 @@ class Architecture:
         """
         shapes = self.shapes(input_shape)
         trained = fixed = 0
-        for layer, shape in zip((*self.layers, Dense(units=outputs)), shapes, strict=True):
+        for layer, shape in zip(self.list_all_layers(outputs), shapes, strict=False):
+            if isinstance(layer, UserModule):
+                trained, fixed = layer.count_parameters(shape)
+                continue
             count = layer.parameters(shape)
             trained += count if getattr(layer, "trainable", True) else 0
             fixed += 0 if getattr(layer, "trainable", True) else count
@@ -182,9 +194,13 @@ class Architecture:
             )
         shapes = self.shapes(input_shape)
         reaches_output = all(getattr(layer, "joined", False) for layer in self.layers)
-        last = Dense(units=outputs, activation="linear")
+        every = self.list_all_layers(outputs)
+        if isinstance(every[0], UserModule):
+            return nn.Sequential(*every[0].module(shapes[0], generator))
+        last = every[-1]
         blocks: list[nn.Module] = []
-        for layer, shape in zip((*self.layers, last), shapes, strict=True):
+        for layer, shape in zip(every, shapes, strict=True):
+            assert not isinstance(layer, UserModule), "it is the only layer"
             modules = layer.module(shape)
             if len(shape) == 2 and isinstance(layer, (Conv, Pool, Norm)):
                 blocks.append(nn.Unflatten(1, (1, shape[0])))
@@ -208,6 +224,9 @@ class Architecture:
         """Return the kind and the fields of each layer as JSON-compatible values."""
         layers: list[dict[str, Any]] = []
         for layer in self.layers:
+            if isinstance(layer, UserModule):
+                layers.append(layer.to_json())
+                continue
             values: dict[str, Any] = {"kind": layer.kind}
             for each in fields(layer):
                 value = getattr(layer, each.name)
@@ -235,6 +254,8 @@ def _layer_from_json(settings: object) -> Layer:
     if not isinstance(settings, dict) or settings.get("kind") not in list(LAYERS):
         raise UsageError(f"Layer {settings!r} is not known: expected one of {', '.join(LAYERS)}.")
     kind = LAYERS[settings["kind"]]
+    if kind is UserModule:
+        return UserModule.from_json(settings)
     known = {field.name for field in fields(kind)}
     given = {name: value for name, value in settings.items() if name != "kind"}
     needed = {field.name for field in fields(kind) if field.default is MISSING}

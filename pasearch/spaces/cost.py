@@ -127,10 +127,10 @@ def measure_step_work(architecture: Architecture, shape: Shape, outputs: int) ->
         outputs: Number of outputs of the network.
     """
     shapes = architecture.shapes(shape)
-    layers = (*architecture.layers, Dense(units=outputs))
+    layers = architecture.list_all_layers(outputs)
     operations, nonprivate, numbers, weighted = 0.0, 0.0, math.prod(shape), 0
     below = False  # whether an earlier layer is trained, which needs this layer's input gradient
-    for layer, given in zip(layers, shapes, strict=True):
+    for layer, given in zip(layers, shapes, strict=False):
         trainable, count = getattr(layer, "trainable", True), layer.parameters(given)
         numbers += math.prod(layer.output_shape(given))
         if not count:
@@ -160,7 +160,7 @@ def measure_step_work(architecture: Architecture, shape: Shape, outputs: int) ->
         operations=operations, nonprivate_operations=nonprivate,
         features=math.prod(shape), numbers=numbers,
         layers=weighted, parameters=total, trained=trained,
-        is_linear=len(rest) == 1,
+        is_linear=len(rest) == 1 and isinstance(rest[0], Dense),
     )  # fmt: skip
 
 

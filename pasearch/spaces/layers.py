@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 from pasearch.errors import UsageError
+from pasearch.spaces.user_modules import UserModule
 
 if TYPE_CHECKING:
     from torch import nn
@@ -481,9 +482,9 @@ class Gru(Recurrent):
     gates: ClassVar[int] = 3
 
 
-Layer = Dense | Conv | Pool | Norm | Embedding | Lstm | Gru
+Layer = Dense | Conv | Pool | Norm | Embedding | Lstm | Gru | UserModule
 LAYERS: Mapping[str, type[Layer]] = {
-    layer.kind: layer for layer in (Dense, Conv, Pool, Norm, Embedding, Lstm, Gru)
+    layer.kind: layer for layer in (Dense, Conv, Pool, Norm, Embedding, Lstm, Gru, UserModule)
 }
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 
 from pasearch.errors import UsageError
@@ -101,6 +102,22 @@ class KeyedDropout(nn.Module):
                 numpy's.
         """
         self.seed, self._number, self._draws, self._kernel = seed64, number, 0, uniform
+        self._row: tuple[Tensor, int] | None = None
+
+    @property
+    def draws(self) -> int:
+        """Number of masks drawn in this step."""
+        return self._draws
+
+    def enter_record(self, row: Tensor | None, rows: int, draws: int) -> None:
+        """Draw the next masks for all records at once, and use one row of each (`PerRecord`).
+
+        Args:
+            row: Index of the record under `torch.func.vmap`, shape (). None: not under vmap.
+            rows: Number of records.
+            draws: Number of masks already drawn in this step.
+        """
+        self._row, self._draws = None if row is None else (row, rows), draws
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Zero each element with probability `rate` in training, and rescale the others."""
@@ -111,27 +128,31 @@ class KeyedDropout(nn.Module):
         if not self.training or not self.rate:
             return None
         self._draws += 1
-        return self._uniform(x) >= self.rate
+        if self._row is None:
+            return self._uniform(x.shape, x.device) >= self.rate
+        row, rows = self._row
+        every = self._uniform(torch.Size((rows, *x.shape)), x.device)
+        return every.index_select(0, row[None])[0] >= self.rate
 
     def apply_mask(self, x: torch.Tensor, kept: torch.Tensor | None) -> torch.Tensor:
         """Zero the masked elements of x, or of its gradient, and rescale the others."""
         return x if kept is None else x * kept / (1.0 - self.rate)
 
-    def _uniform(self, x: torch.Tensor) -> torch.Tensor:
-        """Draw uniform float32 numbers in [0, 1), of the shape of x.
+    def _uniform(self, shape: torch.Size, device: torch.device) -> torch.Tensor:
+        """Draw uniform float32 numbers in [0, 1).
 
         On the CPU they are from numpy's Philox generator. PyTorch's generator uses only 32 bits of
         a seed there, so two steps could have the same masks.
         """
         if self._kernel is not None:
-            return self._kernel(x.shape, self.seed, self._number, self._draws - 1, x.device)
-        if x.device.type == "cpu":
+            return self._kernel(shape, self.seed, self._number, self._draws - 1, device)
+        if device.type == "cpu":
             philox = np.random.Philox(key=(self._draws << 64) | self.seed)
-            drawn = np.random.Generator(philox).random(tuple(x.shape), dtype=np.float32)
+            drawn = np.random.Generator(philox).random(tuple(shape), dtype=np.float32)
             return torch.from_numpy(drawn)
-        generator = torch.Generator(device=x.device)
+        generator = torch.Generator(device=device)
         generator.manual_seed((self.seed + 0x9E3779B97F4A7C15 * self._draws) % 2**64)
-        return torch.rand(x.shape, generator=generator, device=x.device)
+        return torch.rand(shape, generator=generator, device=device)
 
     def extra_repr(self) -> str:
         """Show the rate."""
@@ -373,3 +394,101 @@ class WeightStandardisedConv2d(nn.Conv2d):
         """Convolve with the standardised filters."""
         centred, scale = self.centred()
         return self._conv_forward(input, centred / scale, self.bias)
+
+
+class PerRecord(nn.Module):
+    """Module of the user that sees one record at a time, in training and in prediction.
+
+    `torch.func.vmap` runs the module on batches of one record, (1, ...). So it cannot mix records,
+    and PyTorch refuses control flow that depends on a record, and buffers that store one.
+
+    Guarantee: row i of the output, and its derivatives, depend on row i of the input alone.
+
+    Args:
+        module: Module from (1, *shape) to (1, outputs).
+        shape: Shape of one record.
+        outputs: Number of outputs.
+
+    Source: docs/rules.md, rule 14; Horace He and Richard Zou 2021 (functorch).
+    """
+
+    def __init__(self, module: nn.Module, shape: tuple[int, ...], outputs: int):
+        super().__init__()
+        self.module, self.shape, self.outputs = module, shape, outputs
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map (batch, *shape) to (batch, outputs).
+
+        Raises:
+            UsageError: The module changed an attribute or a buffer, which could store a record.
+        """
+        return self.map_records(lambda record: self.module(record[None])[0], x)
+
+    def map_records(self, function: Callable[..., Any], *rows: Tensor) -> Any:
+        """Map a function, which may call the module once, over the rows of tensors by vmap.
+
+        Args:
+            function: Function of one row of each tensor.
+            rows: Tensors, (batch, ...).
+        """
+        keyed = [each for each in self.module.modules() if isinstance(each, KeyedDropout)]
+        draws, state = [each.draws for each in keyed], list(self._iterate_state())
+
+        def run(row: Tensor, *values: Tensor) -> Any:
+            for each, drawn in zip(keyed, draws, strict=True):
+                each.enter_record(row, len(rows[0]), drawn)
+            return function(*values)
+
+        places = torch.arange(len(rows[0]), device=rows[0].device)
+        try:
+            result = torch.func.vmap(run, randomness="error")(places, *rows)
+        finally:
+            for each in keyed:
+                each.enter_record(None, 0, each.draws)
+        for (name, before), (_, now) in zip(state, self._iterate_state(), strict=True):
+            if before is not now:
+                raise UsageError(
+                    f"{name}: changes when the network runs, so it could store a record; compute "
+                    "it in `__init__`, or use a local variable."
+                )
+        return result
+
+    def _iterate_state(self) -> Iterator[tuple[str, object]]:
+        """Yield the name and the value of each attribute, buffer and item of the module."""
+        for path, module in self.module.named_modules():
+            if isinstance(module, KeyedDropout):
+                continue
+            own = {**vars(module), **vars(module)["_buffers"]}
+            for name in sorted(set(own) - {"_buffers", "_parameters", "_modules"}):
+                where = f"{path or 'the network'} ({type(module).__name__}).{name}"
+                yield from _iterate_items(where, own[name])
+
+
+def _iterate_items(where: str, value: object) -> Iterator[tuple[str, object]]:
+    """Yield a name and a value, or those of the items of a container."""
+    if isinstance(value, (list, tuple, dict, set)):
+        yield f"{where}", len(value)
+        for item in [*value.items()] if isinstance(value, dict) else [*value]:
+            yield from _iterate_items(where, item)
+    else:
+        yield where, value
+
+
+class LogitScale(nn.Module):
+    """Fixed factor and offset of each output, 1 and 0 at first; the temperature divides both.
+
+    Args:
+        outputs: Number of outputs.
+    """
+
+    weight: Tensor
+    bias: Tensor
+
+    def __init__(self, outputs: int):
+        super().__init__()
+        self.register_buffer("weight", torch.ones(outputs))
+        self.register_buffer("bias", torch.zeros(outputs))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Scale (batch, outputs)."""
+        return x * self.weight + self.bias

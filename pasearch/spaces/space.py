@@ -14,6 +14,7 @@ the trainable flags are those of section IX-A (random weights training).
 from __future__ import annotations
 
 import math
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -37,6 +38,7 @@ from pasearch.spaces.layers import (
     Shape,
     check_activation,
 )
+from pasearch.spaces.user_modules import name_maker
 
 if TYPE_CHECKING:
     import numpy as np
@@ -316,12 +318,7 @@ class SearchSpace(Space):
     default: tuple[tuple[str, Any], ...] = ()
 
     def __post_init__(self) -> None:
-        if self.family not in GENE_DEFAULTS:
-            raise UsageError(
-                f"Space {self.name!r}: family is {self.family!r}: "
-                f"expected one of {', '.join(GENE_DEFAULTS)}."
-            )
-        known = {"front_end": None, **GENE_DEFAULTS[self.family], **dict.fromkeys(SETTINGS)}
+        known = self.list_known_genes()
         for gene, values in self.choices:
             where = f"Space {self.name!r}, choice {gene!r}"
             if gene not in known:
@@ -333,7 +330,7 @@ class SearchSpace(Space):
                     f"{where}: has {len(values):,} values: expected at most {RANGE_POINTS:,}."
                 )
             for value in values:
-                _check_gene(where, gene, value)
+                self.check_value(where, gene, value)
             if gene in ("steps", "steps_scale", "batch_share") and len(values) > MAX_STEP_COUNTS:
                 raise UsageError(
                     f"{where}: has {len(values)} values: expected {MAX_STEP_COUNTS} or fewer, "
@@ -353,7 +350,7 @@ class SearchSpace(Space):
                     f"Space {self.name!r}: use {absolute} or {absolute}_scale, not both."
                 )
         for what, named in (
-            ("shapes of a network", [g for g in genes if g.startswith(SHAPE_GENES)]),
+            ("shapes of a network", [g for g in genes if self.is_shape_gene(g)]),
             ("settings of the recipe", [g for g in genes if g in SETTINGS]),
         ):
             many = math.prod(len(dict(self.choices)[gene]) for gene in named)
@@ -362,6 +359,31 @@ class SearchSpace(Space):
                     f"Space {self.name!r} has {many:,} {what}, by {', '.join(named)}: expected at "
                     f"most {MAX_COMBINATIONS:,}, because a plan evaluates each. Use fewer values."
                 )
+
+    def list_known_genes(self) -> dict[str, Any]:
+        """Return the genes that the space may have, with their defaults.
+
+        Raises:
+            UsageError: The family is unknown.
+        """
+        if self.family not in GENE_DEFAULTS:
+            raise UsageError(
+                f"Space {self.name!r}: family is {self.family!r}: "
+                f"expected one of {', '.join(GENE_DEFAULTS)}."
+            )
+        return {"front_end": None, **GENE_DEFAULTS[self.family], **dict.fromkeys(SETTINGS)}
+
+    def check_value(self, where: str, gene: str, value: object) -> None:
+        """Raise UsageError for an invalid value of a gene; `where` begins the message."""
+        _check_gene(where, gene, value)
+
+    def is_shape_gene(self, gene: str) -> bool:
+        """Whether a gene changes the shape of a network."""
+        return gene.startswith(SHAPE_GENES)
+
+    def make_layers(self, genes: Mapping[str, Any]) -> tuple[Layer, ...]:
+        """Make the layers of a candidate from the values of its genes."""
+        return LAYER_BUILDERS[self.family]({**GENE_DEFAULTS[self.family], **genes})
 
     @property
     def genes(self) -> tuple[str, ...]:
@@ -383,10 +405,9 @@ class SearchSpace(Space):
             gene: values[index]
             for (gene, values), index in zip(self.choices, genotype, strict=True)
         }
-        layers = LAYER_BUILDERS[self.family]({**GENE_DEFAULTS[self.family], **genes})
         settings = tuple((name, genes[name]) for name in SETTINGS if name in genes)
         return Candidate(
-            architecture=Architecture(layers=layers),
+            architecture=Architecture(layers=self.make_layers(genes)),
             settings=settings,
             front_end=parse_front_end(genes.get("front_end", "raw")),
         )
@@ -403,9 +424,7 @@ class SearchSpace(Space):
         return [tuple(zip(names, combination, strict=True)) for combination in combinations]
 
     def iterate_shapes(self) -> Iterator[Candidate]:
-        varied = [
-            (gene, len(values)) for gene, values in self.choices if gene.startswith(SHAPE_GENES)
-        ]
+        varied = [(gene, len(values)) for gene, values in self.choices if self.is_shape_gene(gene)]
         for indices in product(*(range(size) for _, size in varied)):
             genes = dict(zip((gene for gene, _ in varied), indices, strict=True))
             yield self.candidate([genes.get(gene, 0) for gene in self.genes])
@@ -621,14 +640,15 @@ def _check_gene(where: str, gene: str, value: object) -> None:
 BUILT_IN_NAMES = tuple(BUILT_IN_SPACES)
 
 
-def make_space(given: str | Path | Mapping[str, Any] | Space) -> Space:
-    """Make a search space from its name, file or dictionary.
+def make_space(given: str | Path | Mapping[str, Any] | Space | type) -> Space:
+    """Make a search space from its name, file, dictionary or class.
 
     Args:
-        given: Name of a built-in space, path of a TOML file, dictionary with the same keys, or a
-            space. Built-in spaces: `fcn`, `cnn`, `images` and `tables` are this project's,
-            `fcn-paper` and `cnn-paper` are Tables XI and XII, and `fcn-rwt` and `cnn-rwt` add a
-            trainable flag per layer to these.
+        given: Name of a built-in space, path of a TOML file, dictionary with the same keys, a
+            space, a class of `nn.Module`, or its import path, such as "my_nets:MyNet". Built-in
+            spaces: `fcn`, `cnn`, `images` and `tables` are this project's, `fcn-paper` and
+            `cnn-paper` are Tables XI and XII, and `fcn-rwt` and `cnn-rwt` add a trainable flag per
+            layer to these.
 
     Raises:
         UsageError: An unknown name, a missing file, or an invalid space.
@@ -640,15 +660,23 @@ def make_space(given: str | Path | Mapping[str, Any] | Space) -> Space:
         return given
     if isinstance(given, Mapping):
         return _parse_space(_resolve_front_ends(given, None), "user")
+    if callable(given):
+        return _load_module_spaces().module_space(given)
     if str(given) in BUILT_IN_SPACES:
         return SearchSpace.from_dict(BUILT_IN_SPACES[str(given)], name=str(given))
     path = Path(given)
     if path.suffix == ".toml" and path.exists():
         values = read_toml(path, "a search space (TOML)")
+        if "class" in values:
+            maker = _load_module_spaces().import_maker(str(values["class"]))
+            values = {**values, "class": name_maker(maker)}
         return _parse_space(_resolve_front_ends(values, path.parent), path.stem)
+    if re.fullmatch(r"[\w.]+:[\w.]+", str(given)):
+        return make_space(_load_module_spaces().import_maker(str(given)))
     raise UsageError(
         f"Space {str(given)!r} is not known: expected one of auto, {', '.join(BUILT_IN_NAMES)}, "
-        f"or the path of a .toml file.{suggest_name(given, ('auto', *BUILT_IN_NAMES))}"
+        "the path of a .toml file, or module:CLASS."
+        f"{suggest_name(given, ('auto', *BUILT_IN_NAMES))}"
     )
 
 
@@ -677,4 +705,13 @@ def _parse_space(values: Mapping[str, Any], name: str) -> Space:
     """Parse a portfolio or another space from a dictionary."""
     if values.get("family") == Portfolio.family:
         return Portfolio.from_json({"name": name, **values})
+    if "class" in values:
+        return _load_module_spaces().ModuleSpace.from_dict(values, name=name)
     return SearchSpace.from_dict(values, name=name)
+
+
+def _load_module_spaces() -> Any:
+    """Import the module of spaces of the user's classes, which imports this module."""
+    from pasearch.spaces import module_space
+
+    return module_space

@@ -145,6 +145,10 @@ class LayerRule:
     parameter_names = frozenset({"weight", "bias"})
     """Names of the parameters that the rule supports."""
 
+    def accepts(self, names: set[str]) -> bool:
+        """Check whether the rule supports a layer with parameters of these names."""
+        return names <= self.parameter_names
+
     def forward(self, module: nn.Module, x: Tensor) -> tuple[Any, Any]:
         """Compute the module's output, and the values that `backward` needs (its `saved`)."""
         with torch.enable_grad():
@@ -956,7 +960,7 @@ def find_rule(module: nn.Module) -> LayerRule:
     """
     rule = RULES.get(type(module), GENERAL_RULE)
     names = {name for name, _ in module.named_parameters(recurse=False)}
-    return rule if names <= rule.parameter_names else GENERAL_RULE
+    return rule if rule.accepts(names) else GENERAL_RULE
 
 
 def _extract_patches(layer: nn.Conv2d, a: Tensor, d: Tensor) -> Tensor:

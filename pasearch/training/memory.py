@@ -41,7 +41,8 @@ def count_values_per_record(prepared: PreparedNetwork, records: Tensor) -> int:
         prepared: Prepared network.
         records: Synthetic records with the shape of the real ones.
     """
-    found = [records[0].numel()]
+    records = prepared.select_observed(records)
+    found = [records[0].numel(), prepared.count_loose_values()]
 
     def note(module: nn.Module, _: object, output: object) -> None:
         if isinstance(output, Tensor):
@@ -55,7 +56,7 @@ def count_values_per_record(prepared: PreparedNetwork, records: Tensor) -> int:
         if not isinstance(module, nn.Sequential)
     ]
     try:
-        prepared.network(records)
+        prepared.run_observed(records)
     finally:
         for hook in hooks:
             hook.remove()

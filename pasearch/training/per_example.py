@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from pasearch.errors import UsageError
-from pasearch.spaces.modules import SkipConcat, TemperedSigmoid
+from pasearch.spaces.modules import PerRecord, SkipConcat, TemperedSigmoid
 from pasearch.training.dense import DenseChain
 from pasearch.training.layer_rules import (
     CapturedLayer,
@@ -35,6 +35,11 @@ from pasearch.training.layer_rules import (
 )
 from pasearch.training.losses import RecordLoss
 from pasearch.training.record_sums import BLOCK_RECORDS, SumBuffers
+from pasearch.training.recordwise import (
+    REFUSED_MODULES,
+    RecordwiseCapture,
+    find_module_problems,
+)
 
 Loss = Callable[[Tensor], Tensor]
 """Function from the network's output, (batch, ...), to the loss of each record, (batch,)."""
@@ -85,13 +90,21 @@ class PreparedNetwork:
             must discard it.
     """
 
-    __slots__ = ("_chain", "checks_finite", "dense", "keyed", "network", "parameters", "rules")
+    __slots__ = (
+        "_chain", "_recordwise", "checks_finite", "dense", "keyed", "network", "parameters",
+        "rules",
+    )  # fmt: skip
 
     def __init__(self, network: nn.Module):
         self.network = network
         self.checks_finite = True
         self.parameters = list_trainable_parameters(network)
-        self.rules = {layer: find_rule(layer) for layer in list_trainable_layers(network)}
+        self._recordwise = RecordwiseCapture.of(network)
+        self.rules = (
+            {layer: find_rule(layer) for layer in list_trainable_layers(network)}
+            if self._recordwise is None
+            else self._recordwise.rules
+        )
         reseeds = (getattr(module, "reseed", None) for module in network.modules())
         self.keyed = [each for each in reseeds if callable(each)]
         chain = list(_list_links(network))
@@ -100,6 +113,7 @@ class PreparedNetwork:
         hooked = any(m._forward_hooks or m._forward_pre_hooks for m in network.modules())
         # A layer within another module, or used twice, can only be captured by hooks.
         is_chain = len(alone) == within == len(self.rules) and not hooked
+        is_chain = is_chain and self._recordwise is None
         self._chain = chain if is_chain else None
         dense = DenseChain.of([*_list_leaves(network)]) if type(network) is nn.Sequential else None
         trained = () if dense is None else {id(dense.weights[k]) for k in dense.trained}
@@ -133,7 +147,11 @@ class PreparedNetwork:
         Raises:
             UsageError: The rows of a layer are not the records, or its tensors were overwritten.
         """
-        if self._chain is None:
+        if self._recordwise is not None:
+            found = self._recordwise.capture(
+                x, lambda output: _differentiate_loss(loss, output, views), views
+            )
+        elif self._chain is None:
             found = self._capture_by_hooks(x, loss, views)
         else:
             tape: list[_Call] = []
@@ -189,12 +207,25 @@ class PreparedNetwork:
             for call, d in zip(calls, gradients, strict=True)
         }
 
+    def select_observed(self, x: Tensor) -> Tensor:
+        """Select the rows of x with which `run_observed` runs: one for a `PerRecord`, or all."""
+        return x if self._recordwise is None else x[:1]
+
+    def run_observed(self, x: Tensor) -> None:
+        """Run the network so that hooks get plain tensors, not those of `torch.func.vmap`."""
+        run = self.network if self._recordwise is None else self._recordwise.run_alone
+        run(self.select_observed(x))
+
+    def count_loose_values(self) -> int:
+        """Count the values of the parameters of a `PerRecord` whose gradients are formed."""
+        return sum(p.numel() for p in self._recordwise.loose.values()) if self._recordwise else 0
+
     @torch.no_grad()
     def calls(self, x: Tensor) -> list[tuple[nn.Module, Tensor, Tensor]]:
         """List (layer, input, output) of every trainable layer that is used, for the rows x."""
         calls: list[_Call] = []
         with _record_calls(self.rules, calls):
-            self.network(x)
+            self.run_observed(x)
         return [(call.module, call.input, call.output) for call in calls]
 
     def count_product_operations(self, x: Tensor) -> float:
@@ -479,10 +510,7 @@ def form_gradients(network: nn.Module | PreparedNetwork, x: Tensor, loss: Loss) 
 
 
 UNSUPPORTED_MODULES: tuple[tuple[type[nn.Module], str], ...] = (
-    (nn.modules.batchnorm._BatchNorm, "mixes records; use nn.GroupNorm or nn.LayerNorm"),
-    (nn.modules.dropout._DropoutNd, "draws from torch's global state; use KeyedDropout"),
-    (nn.RReLU, "draws from torch's global state; use nn.LeakyReLU"),
-    (nn.FractionalMaxPool2d, "draws from torch's global state; use nn.MaxPool2d"),
+    *REFUSED_MODULES,
     (nn.RNNBase, "maps to a pair; use pasearch.spaces.modules.Lstm or Gru"),
     (nn.MultiheadAttention, "has no rule for per-example gradients yet"),
     (nn.ParameterList, "holds parameters without a layer; put them into a layer"),
@@ -502,6 +530,9 @@ def validate(network: nn.Module) -> list[str]:
     problems = []
     owners: dict[int, str] = {}
     paths: dict[int, str] = {}
+    alone = {n: m for n, m in network.named_modules() if isinstance(m, PerRecord)}
+    if alone:
+        return [problem for module in alone.values() for problem in find_module_problems(module)]
     for path, module in network.named_modules(remove_duplicate=False):
         where = f"{path or 'the network'} ({type(module).__name__})"
         own = [p for p in module.parameters(recurse=False) if p.requires_grad]

@@ -12,6 +12,7 @@ from torch import nn
 
 from pasearch.data.mapping import full_precision
 from pasearch.runs.keys import Stream
+from pasearch.spaces.modules import PerRecord
 from pasearch.training.screening import ValidationQuery
 from pasearch.training.training_loop import Training
 
@@ -126,7 +127,8 @@ def start_training(
     a step that runs out of memory is repeated with fewer rows at once instead of raising the error;
     and `together`, a group of trainings that share kernel calls on a GPU (None: no sharing).
     """
-    if device != "cpu":
+    alone = any(isinstance(each, PerRecord) for each in network.modules())
+    if device != "cpu" and not alone:
         from pasearch.gpu.gpu_training import GpuTraining
         from pasearch.gpu.rounds import can_use_rounds
 

@@ -41,7 +41,7 @@ from pasearch.runs.journal import STORES
 from pasearch.search.plan import RECIPE_SETTING, Plan, make_plan
 from pasearch.search.strategy import strategy_from_json
 from pasearch.spaces.candidate import SETTINGS, Candidate
-from pasearch.spaces.space import Portfolio, SearchSpace, Space, check_settings
+from pasearch.spaces.space import Portfolio, Space, check_settings, make_space
 from pasearch.training.recipe import Recipe
 
 Document = dict[str, Any]
@@ -210,7 +210,7 @@ def read_space(values: Document) -> Space:
     if values.get("family") == Portfolio.family:
         entries = tuple(read_candidate(each) for each in values["entries"])
         return Portfolio(name=values["name"], entries=entries)
-    return SearchSpace.from_dict(values)
+    return make_space(values)
 
 
 def read_candidate(values: Document) -> Candidate:

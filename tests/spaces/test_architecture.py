@@ -408,11 +408,16 @@ def test_rate_factor_falls_with_depth_and_width():
     assert sigmoid.learning_rate_factor() == 2.0
 
 
+def make_linear(outputs: int) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(72, outputs))
+
+
 @pytest.mark.contract
 def test_every_layer_names_itself():
     for kind in LAYERS.values():
         given = {
             "conv": {"filters": 3},
+            "module": {"maker": make_linear, "outputs": 4},
             **{each: {"units": 3} for each in ("dense", "lstm", "gru")},
         }
         layer = kind(**given.get(kind.kind, {}))
