@@ -11,8 +11,8 @@
 
 If a column has the name of an output, the output gets an underscore at its end. torch exports
 preprocessing and network. The encoding of a table is built from standard operators and equals that
-of `data.column`. Text columns cannot be exported. The metadata of the file contains the schema as
-JSON.
+of `data.column`. Text columns, and networks that read texts word by word, cannot be exported. The
+metadata of the file contains the schema as JSON.
 
 Cost: none (post-processing of the released model).
 
@@ -45,7 +45,7 @@ from pasearch.data.schema import Schema, require_known
 from pasearch.data.tables import AnySchema, TableSchema
 from pasearch.errors import UsageError
 from pasearch.files import write_new_file
-from pasearch.spaces.modules import PerRecord, Rescale
+from pasearch.spaces.modules import PerRecord, Rescale, TokenEmbedding
 from pasearch.terminal_escaping import escape_text
 
 OPSET = 20  # version of the standard operators (ai.onnx), of early 2024
@@ -87,8 +87,8 @@ def write_onnx(
         ) from None
     table = isinstance(schema, TableSchema)
     # Built before the slow export, so that a column without operators is refused at once.
-    before = build_encoding_graph(schema) if table and not encoded else None
     module = _assemble_module(schema, model)
+    before = build_encoding_graph(schema) if table and not encoded else None
     graph = _export_module(module, schema.shape, ENCODED_INPUT if table else "x", table=table)
     if before is not None:
         graph.ir_version = before.ir_version
@@ -104,6 +104,10 @@ def _assemble_module(schema: AnySchema, model: Any) -> nn.Module:
     if isinstance(schema, Schema):
         parts.append(_RecordScaler(require_known(schema.low), require_known(schema.high)))
     if isinstance(model, nn.Module):
+        if any(isinstance(each, TokenEmbedding) for each in model.modules()):
+            raise UsageError(
+                "Networks that read texts word by word cannot be exported to ONNX: use `predict`."
+            )
         parts += [
             _replace_blocked_parts(model),
             _NumberDecoder(schema) if schema.regression else nn.Softmax(dim=1),

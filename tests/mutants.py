@@ -766,6 +766,36 @@ MUTANTS = (
         "training/test_per_example.py",
     ),
     Mutant(
+        "vocabulary: it is not an item of the plan, so it is not charged",
+        "            return self.vocabulary is not None\n",
+        "            return True\n",
+        "data/test_estimation.py",
+    ),
+    Mutant(
+        "vocabulary: all words of a record count",
+        "counts.update(islice(valid, MAX_COUNTED_WORDS))",
+        "counts.update(valid)",
+        "data/test_estimation.py",
+    ),
+    Mutant(
+        "vocabulary: a word counts as often as it occurs in a record",
+        "valid = (word for word in dict.fromkeys(words) if is_word(word))",
+        "valid = (word for word in words if is_word(word))",
+        "data/test_estimation.py",
+    ),
+    Mutant(
+        "vocabulary: noise for one word of a record",
+        "noise_multiplier=self.noise_multiplier * math.sqrt(MAX_COUNTED_WORDS)",
+        "noise_multiplier=self.noise_multiplier",
+        "data/test_estimation.py",
+    ),
+    Mutant(
+        "vocabulary: the probability that a unique word leaks is counted once for all of a record",
+        "delta=self.delta / MAX_COUNTED_WORDS",
+        "delta=self.delta",
+        "data/test_estimation.py",
+    ),
+    Mutant(
         "layer rules: a pooled maximum's gradient goes elsewhere",
         "return maxima.contiguous(), (x, indices.contiguous(), window)",
         "return maxima.contiguous(), (x, indices.contiguous().flip(-1), window)",

@@ -183,6 +183,13 @@ class Request:
     target: str | None = option(
         None, "Column of a table to predict.", DATA, default_text="the last column"
     )
+    text: str | None = option(
+        None,
+        "Column of a table that is read as a text, a sequence of 150 words, by a recurrent network "
+        "(space rnn). Its vocabulary is estimated privately unless the schema declares it.",
+        DATA,
+        default_text="as in the schema",
+    )
     schema: SchemaArgument | None = option(
         None,
         "A table's declared columns: a .toml (`pasearch check` proposes one), or in Python a dict "
@@ -522,8 +529,8 @@ class SearchRequest(TrainRequest, ChoiceRequest):
     )
     space: str | Path | Values | Space | type = option(
         "auto",
-        "Search space: auto (the portfolio), images, tables, fcn, cnn, fcn-paper, cnn-paper, "
-        "fcn-rwt, cnn-rwt, a .toml, or module:CLASS of your own nn.Module.",
+        "Search space: auto (the portfolio), images, tables, fcn, cnn, rnn, fcn-paper, "
+        "cnn-paper, fcn-rwt, cnn-rwt, a .toml, or module:CLASS of your own nn.Module.",
         SEARCH,
         reads=str,
     )

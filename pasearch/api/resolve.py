@@ -23,7 +23,7 @@ from pasearch.data.array_file import from_arrays
 from pasearch.data.built_in import BUILT_IN_NAMES
 from pasearch.data.estimation import find_undeclared_classes
 from pasearch.data.partitions import Dataset
-from pasearch.data.schema_file import declare_target
+from pasearch.data.schema_file import declare_target, declare_text
 from pasearch.data.sources import DECLARATIONS, list_declarations, load_dataset
 from pasearch.data.split import DEFAULT_FRACTIONS, Split, make_split
 from pasearch.data.tables import AnySchema, TableSchema, load_schema
@@ -132,6 +132,7 @@ def make_dataset_from_frame(frame: Any, request: Request) -> Dataset:
     schema = schema.for_header(names, where="The frame", target=request.target)
     task = {"regression": request.regression, "labels": request.labels}
     schema = replace(schema, target=declare_target(schema.target, **task))
+    schema = declare_text(schema, request.text)
     typed = any(infer_kind(dtype) is not None for dtype in frame.dtypes)
     cells = extract_cells(frame)
     places = {name: place for place, name in enumerate(names)}

@@ -5,6 +5,7 @@
 | `number` | (clamp(x) - low) / (high - low); one indicator per bin; is missing | bins + 2 |
 | `category` | one indicator per declared category; is another; is missing | categories + 2 |
 | `text` | for each word of the vocabulary, whether it occurs; is missing | words + 1 |
+| `text` with `length` | token of each word, in order, divided by `TOKEN_SCALE` | length |
 | `date` | days since `lower` as a number; year, month, weekday, hour as categories | their sum |
 | `ignore` | none | 0 |
 
@@ -14,6 +15,10 @@ privately, or if `bins = "quantiles"`, the edges of the bins are privately estim
 
 A cell is missing if it is empty, `?`, or a declared or default mark (`data.cells`). In columns of
 numbers or dates, a cell that cannot be parsed in the declared notation is missing too.
+
+The tokens of a text are those of its first `length` words; 0 (padding) precedes a shorter text, so
+that the last state of a recurrent network is that of its last word. 1 is a word that is not in the
+vocabulary; further tokens are the words of the vocabulary, in its order.
 
 A date column is encoded as several columns, its `pieces`. For example, `signed` becomes
 `signed.days`, `signed.year` and so on. Code that describes an encoded record uses the pieces.
@@ -26,10 +31,10 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import pairwise
+from itertools import islice, pairwise
 from numbers import Integral, Real
 from typing import Any
 
@@ -82,6 +87,30 @@ MAX_DECLARED_VALUES = 100_000
 BOOLEAN_SPELLINGS = (("False", "false", "FALSE", "0"), ("True", "true", "TRUE", "1"))
 """Spellings of false and true; a column of two categories may declare any of them."""
 
+MAX_TEXT_LENGTH = 10_000
+"""Maximum number of words of a text that are read as tokens."""
+
+MAX_ESTIMATED_WORDS = 998
+"""Maximum number of words of a privately estimated vocabulary: 1,000 tokens with padding and the
+unknown word, as in Bao et al."""
+
+MAX_COUNTED_WORDS = 16
+"""Number of distinct words of a record, the first ones, that count for an estimated vocabulary."""
+
+TOKEN_SCALE = 2**17
+"""Value of token 1 is 1 / `TOKEN_SCALE`: a power of two, so that float32 represents token numbers
+in [0, 1] exactly. Above the maximum number of words of a vocabulary.
+"""
+
+PADDING_TOKEN = 0
+"""Token of a position before the first word of a text."""
+
+UNKNOWN_TOKEN = 1
+"""Token of a word that is not in the vocabulary."""
+
+FIRST_WORD_TOKEN = 2
+"""Token of the first word of a vocabulary; others follow in its order."""
+
 MAX_YEAR_CATEGORIES = 30
 """Maximum number of years that are encoded as categories; more are encoded as a number."""
 
@@ -91,14 +120,14 @@ NOTATION_KEYS = ("missing", "decimal", "thousands")
 KEYS_BY_KIND = {
     "number": ("low", "high", "bins", "units"),
     "category": ("categories", "case"),
-    "text": ("vocabulary",),
+    "text": ("vocabulary", "length"),
     "date": ("lower", "upper", "format", "parts"),
 }
 """Keys that are valid for one kind of column only."""
 
 COLUMN_KEYS = (
-    "kind", "low", "high", "bins", "units", "categories", "case", "vocabulary", "lower", "upper",
-    "format", "parts", *NOTATION_KEYS,
+    "kind", "low", "high", "bins", "units", "categories", "case", "vocabulary", "length", "lower",
+    "upper", "format", "parts", *NOTATION_KEYS,
 )  # fmt: skip
 
 
@@ -117,7 +146,10 @@ class Column:
         units: Strings that may precede or follow a number, such as "$" or "kg", each with the
             factor that it multiplies the number by: `{"$": 1, "K": 1000}`.
         categories: Categories of a categorical column; None: estimated privately.
-        vocabulary: Single words in lower case, for a text column.
+        vocabulary: Single words in lower case, for a text column. None: estimated privately if
+            `length` is given.
+        length: Number of words of a text that are encoded as tokens, in order. None: a text is
+            encoded as the set of its words.
         case: Whether categories and missing marks are case-sensitive.
         lower: First day of a date column, "2015-01-01" or a `datetime.date`; earlier: clamped.
         upper: Last day of a date column; later dates are clamped.
@@ -141,6 +173,7 @@ class Column:
     units: tuple[tuple[str, float], ...] | None = None
     categories: tuple[str, ...] | None = None
     vocabulary: tuple[str, ...] | None = None
+    length: int | None = None
     case: bool | None = None
     lower: str | None = None
     upper: str | None = None
@@ -175,7 +208,7 @@ class Column:
         if self.kind == "category":
             self._parse_categories()
         if self.kind == "text":
-            self._set("vocabulary", self._parse_vocabulary())
+            self._parse_text_keys()
         if self.kind == "date":
             self._parse_date_keys()
 
@@ -280,8 +313,17 @@ class Column:
             "edges between bins, or 'quantiles'."
         )
 
-    def _parse_names(self, what: str, names: object) -> tuple[str, ...]:
-        """Return a list of categories or words as strings, which must differ and not be empty."""
+    def _parse_names(
+        self, what: str, names: object, key: Callable[[str], str] | None = None
+    ) -> tuple[str, ...]:
+        """Return a list of categories or words as strings, which must differ and not be empty.
+
+        Args:
+            what: Name of the list, for messages.
+            names: Categories or words.
+            key: Function whose values must differ; None: `comparison_key`.
+        """
+        key = key or self.comparison_key
         if not isinstance(names, Sequence) or isinstance(names, str):
             raise self._make_error(f"{what} is {names!r}: expected a list of strings.")
         self._check_count(what, len(names), MAX_DECLARED_VALUES)
@@ -293,7 +335,7 @@ class Column:
                     f"{what} contains {each!r}: expected strings or numbers. An empty cell and '?' "
                     "always mean missing."
                 )
-            first = checked.setdefault(self.comparison_key(text), text)
+            first = checked.setdefault(key(text), text)
             if first != text or len(checked) < place:
                 how = "" if first == text else f", also as {first!r}"
                 raise self._make_error(f"{what} contains {text!r} twice{how}: remove one.")
@@ -307,20 +349,29 @@ class Column:
         number = canonicalize_number(text)
         return self._fold_case(text) if number is None else number
 
-    def _parse_vocabulary(self) -> tuple[str, ...]:
-        """Return the words of a text column, each in lower case."""
-        words = self._parse_names("vocabulary", self.vocabulary or ())
-        if not words:
+    def _parse_text_keys(self) -> None:
+        """Check and convert the length and the vocabulary of a text column."""
+        if self.length is not None:
+            length = self.length
+            if isinstance(length, bool) or not isinstance(length, Integral) or not length >= 1:
+                raise self._make_error(f"length is {length!r}: expected an integer above 0.")
+            self._check_count("length", int(length), MAX_TEXT_LENGTH)
+            self._set("length", int(length))
+            if self.vocabulary is None:
+                return
+        words = self._parse_names("vocabulary", self.vocabulary or (), key=str)
+        if not words and self.length is None:  # an estimate may have found no word
             raise self._make_error(
-                "kind 'text' requires a vocabulary, because it cannot be estimated privately: "
-                "declare a list of words chosen without looking at the records."
+                "kind 'text' requires a vocabulary: declare a list of words chosen without looking "
+                "at the records, or a length, so that it is estimated privately and each text is "
+                "a sequence of words for a recurrent network."
             )
         for word in words:
-            if WORD_PATTERN.fullmatch(word) is None or word != word.lower():
+            if not is_word(word):
                 raise self._make_error(
                     f"its vocabulary contains {word!r}: expected one word in lower case."
                 )
-        return words
+        self._set("vocabulary", words)
 
     def _check_count(self, what: str, count: int, most: int) -> None:
         if count > most:
@@ -337,6 +388,8 @@ class Column:
         """Whether the declaration is complete enough to encode cells."""
         if self.kind == "number":
             return self.low is not None and self.bins != QUANTILE_BINS
+        if self.kind == "text":
+            return self.vocabulary is not None
         return self.categories is not None if self.kind == "category" else self.kind is not None
 
     @property
@@ -413,7 +466,12 @@ class Column:
             return sum(piece.width for piece in self.pieces)
         if self.kind == "category":
             return len(require_known(self.categories)) + 2
-        return len(require_known(self.vocabulary)) + 1
+        return self.length or len(require_known(self.vocabulary)) + 1
+
+    @property
+    def number_features(self) -> int:
+        """Number of features of a cell, its first ones, that are numbers instead of 0 or 1."""
+        return 1 if self.kind == "number" else self.length or 0
 
     def describe(self) -> str:
         """Describe the column in one line."""
@@ -426,6 +484,9 @@ class Column:
             return f"{self.name}: one of {known or 'no known value'}"
         if self.kind == "date":
             return f"{self.name}: a date from {self.lower} to {self.upper}"
+        if self.length:
+            words = len(require_known(self.vocabulary))
+            return f"{self.name}: a text, its first {self.length:,} of {words:,} known words"
         return f"{self.name}: {self.kind}"
 
     def feature_names(self) -> list[str]:
@@ -442,6 +503,8 @@ class Column:
         elif self.kind == "category":
             own = [f"{self.name} = {each}" for each in require_known(self.categories)]
             own.append(f"{self.name} = other")
+        elif self.length:
+            return [f"{self.name} word {place}" for place in range(1, self.length + 1)]
         else:
             own = [f"{self.name} has {word!r}" for word in require_known(self.vocabulary)]
         return [*own, f"{self.name} missing"]
@@ -521,6 +584,23 @@ class Column:
                 counts[key] += times
         return counts
 
+    def count_words(self, cells: ColumnCells) -> Counter[str]:
+        """Count the records that contain each word, `MAX_COUNTED_WORDS` words per record at most.
+
+        Only the first distinct words of a record count. So a record changes at most that many
+        counts, each by 1, and the counts of another record do not depend on it.
+        """
+        counts = Counter[str]()
+        for words in self._iterate_words(cells):
+            valid = (word for word in dict.fromkeys(words) if is_word(word))
+            counts.update(islice(valid, MAX_COUNTED_WORDS))
+        return counts
+
+    def _iterate_words(self, cells: ColumnCells) -> Iterator[list[str]]:
+        """Iterate over the first `length` words of each cell; none if it is missing."""
+        for text in convert_to_strings(cells, self.cell_format):
+            yield WORD_PATTERN.findall((text or "").lower())[: self.length]
+
     @property
     def _mark_keys(self) -> frozenset[str]:
         return frozenset(map(self.comparison_key, self.cell_format.marks))
@@ -537,6 +617,11 @@ class Column:
             out[:, 0] = np.where(known, self._scale_values(values), 0.0)
         elif self.kind == "category":
             out[rows, self.encode_categories(cells)] = 1.0
+        elif self.length:
+            tokens = {w: i for i, w in enumerate(require_known(self.vocabulary), FIRST_WORD_TOKEN)}
+            for row, words in zip(out, self._iterate_words(cells), strict=True):
+                found = [tokens.get(word, UNKNOWN_TOKEN) / TOKEN_SCALE for word in words]
+                row[len(row) - len(found) :] = found
         elif self.kind == "text":
             places = {word: i for i, word in enumerate(require_known(self.vocabulary))}
             for row, text in zip(out, convert_to_strings(cells, self.cell_format), strict=True):
@@ -579,6 +664,12 @@ class Column:
             key: tuple(value) if isinstance(value, list) else value for key, value in values.items()
         }
         return cls(**plain)
+
+
+def is_word(text: str) -> bool:
+    """Check whether a string is one word in lower case, as a vocabulary contains them."""
+    is_lower = text == text.lower() == convert_to_string(text)
+    return is_lower and WORD_PATTERN.fullmatch(text) is not None
 
 
 @lru_cache(maxsize=4096)

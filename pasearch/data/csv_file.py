@@ -189,7 +189,7 @@ class CsvFile(Source):
         *TABLE_SUFFIXES,
         *(plain + packed for plain in TABLE_SUFFIXES for packed in COMPRESSION_SUFFIXES),
     )
-    uses = ("target", "schema", "quotes", "columns", "separator", "regression", "labels")
+    uses = ("target", "text", "schema", "quotes", "columns", "separator", "regression", "labels")
 
     def takes(self, data: str) -> bool:
         """Check that the name ends in one of the suffixes."""

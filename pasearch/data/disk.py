@@ -84,7 +84,7 @@ def compute_record_bytes(
         return kept.itemsize * math.prod(schema.shape) + behind
     # An undeclared column may be a number.
     numbers = sum(
-        piece.kind in (None, "number")
+        1 if piece.kind is None else piece.number_features
         for column in schema.columns
         for piece in (column.pieces if column.is_declared else (column,))
     )

@@ -10,6 +10,8 @@ the noise multiplier sigma of the item:
     tables   column of unknown kind    noisy count of numbers: sigma / sqrt(.1); then as below, with
                                        sigma / sqrt(.9)
              column of known kind      bounds and bins, or categories: sigma
+             vocabulary of a text      counts of words: sigma sqrt(16), because a record is counted
+                                       for at most 16 words
 
 An estimate is a release, so every later step may use it on any partition. It is computed from the
 validation or the test records, whose epsilon is not used up otherwise. A class list is estimated
@@ -35,7 +37,12 @@ from pasearch.accounting.checks import (
 )
 from pasearch.accounting.events import Event
 from pasearch.data.cells import ColumnCells, convert_to_numbers
-from pasearch.data.column import DEFAULT_BINS, Column
+from pasearch.data.column import (
+    DEFAULT_BINS,
+    MAX_COUNTED_WORDS,
+    MAX_ESTIMATED_WORDS,
+    Column,
+)
 from pasearch.data.schema import Schema
 from pasearch.data.tables import AnySchema
 from pasearch.runs.estimates import (
@@ -193,9 +200,26 @@ class SchemaEstimate:
             binned = NumberBins(noise_multiplier=self._compute_part_noise(share), most=DEFAULT_BINS)
             low, high, edges = binned.release(numbers, own, column.bounds)
             return replace(column, kind=kind, low=low, high=high, bins=edges)
+        if kind == "text":
+            return replace(column, vocabulary=self._estimate_vocabulary(column, cells, stream))
         counts = column.count_categories(cells)
         found = self._make_category_mechanism(share).release(counts, stream.child("categories"))
         return replace(column, kind="category", categories=tuple(found))
+
+    def _estimate_vocabulary(
+        self, column: Column, cells: ColumnCells, stream: Stream
+    ) -> tuple[str, ...]:
+        """Estimate the most frequent words of a text column privately, most frequent first.
+
+        A record changes at most k = `MAX_COUNTED_WORDS` counts by 1 each, so by sqrt(k) in L2 norm,
+        and at most k words occur in this record only.
+        """
+        mechanism = CategoryCounts(
+            noise_multiplier=self.noise_multiplier * math.sqrt(MAX_COUNTED_WORDS),
+            delta=self.delta / MAX_COUNTED_WORDS,
+            most=MAX_ESTIMATED_WORDS,
+        )
+        return tuple(mechanism.release(column.count_words(cells), stream.child("vocabulary")))
 
     def _compute_part_noise(self, share: float) -> float:
         """Return the noise multiplier of a part with this share of the item's 1 / sigma^2."""
@@ -263,6 +287,10 @@ def _read_column(
         if not target and column.has_undeclared_edges:
             bins = compute_exact_bin_edges(numbers, low, high, DEFAULT_BINS)
         return replace(column, kind=kind, low=low, high=high, bins=bins)
+    if kind == "text":
+        words = column.count_words(cells)
+        found = sorted(words, key=lambda word: (-words[word], word))[:MAX_ESTIMATED_WORDS]
+        return replace(column, vocabulary=tuple(found))
     counts = column.count_categories(cells)
     common = sorted(counts, key=lambda name: (-counts[name], name))[:most]
     return replace(column, kind="category", categories=tuple(sorted(common)))

@@ -53,7 +53,7 @@ class ParquetFile(Source):
     kind = "a Parquet file"
     expected = "the path of a .parquet file, or of a folder of them"
     suffixes = PARQUET_SUFFIXES
-    uses = ("target", "schema", "regression", "labels")
+    uses = ("target", "text", "schema", "regression", "labels")
 
     def takes(self, data: str) -> bool:
         """Whether the name has the suffix of a Parquet file, or the folder contains such files."""

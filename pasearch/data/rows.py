@@ -244,10 +244,11 @@ def pack_table(
 
 def _find_number_features(schema: TableSchema) -> np.ndarray:
     """Return the indices of the features that are numbers; all others are 0 or 1."""
-    pieces = schema.pieces
-    starts = np.cumsum([0, *(piece.width for piece in pieces)])[:-1]
-    numeric = np.array([piece.kind == "number" for piece in pieces], bool)
-    return starts[numeric]
+    found, start = [], 0
+    for piece in schema.pieces:
+        found.append(np.arange(start, start + piece.number_features))
+        start += piece.width
+    return np.concatenate(found)
 
 
 def release_pages(array: np.ndarray) -> None:

@@ -24,7 +24,7 @@ from typing import Any, ClassVar
 from pasearch.data.cells import ColumnCells, TableCells
 from pasearch.data.parquet_files import LargeColumn, LargeTable
 from pasearch.data.partitions import Dataset
-from pasearch.data.schema_file import declare_target
+from pasearch.data.schema_file import declare_target, declare_text
 from pasearch.data.tables import AnySchema, TableSchema
 from pasearch.errors import UsageError
 from pasearch.registry import Registry, Stage
@@ -43,6 +43,7 @@ class DataDeclaration:
         labels: All classes of a table's target, or all labels of arrays: a list, or a
             comma-separated string.
         target: Name of a table's column to predict; None: the last one.
+        text: Name of a table's column that is read as a sequence of words; None: as in the schema.
         schema: Schema of a table: path of a schema file, dictionary with its keys, or schema.
         quotes: Whether quotation marks enclose the cells of a table.
         columns: Names of the columns of a table without a header: a list, a comma-separated string,
@@ -60,6 +61,7 @@ class DataDeclaration:
     regression: bool = False
     labels: str | Sequence[Any] | None = None
     target: str | None = None
+    text: str | None = None
     schema: Any = None
     quotes: bool = True
     columns: str | Path | Sequence[str] | None = None
@@ -148,7 +150,7 @@ def make_table_dataset(
         UsageError: A declared task or label that contradicts the schema.
     """
     target = declare_target(schema.target, regression=declared.regression, labels=declared.labels)
-    schema = replace(schema, target=target)
+    schema = declare_text(replace(schema, target=target), declared.text)
     return Dataset(
         name=schema.name,
         schema=schema,

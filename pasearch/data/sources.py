@@ -15,7 +15,7 @@ from pasearch.data.text_columns import TextTable
 from pasearch.errors import UsageError, suggest_file, suggest_name
 
 DECLARATIONS = (
-    "bounds", "classes", "regression", "labels", "target", "schema", "quotes", "columns",
+    "bounds", "classes", "regression", "labels", "target", "text", "schema", "quotes", "columns",
     "separator", "image_side", "grey",
 )  # fmt: skip
 """Fields of `DataDeclaration` that apply to some kinds of data only."""

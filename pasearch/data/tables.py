@@ -208,16 +208,21 @@ class TableSchema:
     def row_bound(self) -> float:
         """Maximum L2 norm of an encoded record: public.
 
-        In the squared norm, a category or a bin adds 1, a scaled number at most 1, and each word of
-        a vocabulary at most 1.
+        In the squared norm, a category or a bin adds 1, a scaled number at most 1, each word of a
+        vocabulary at most 1, and each token at most 1.
         """
         most = 0
         for column in self.pieces:
             if column.kind == "text":
-                most += len(column.vocabulary or ())
+                most += column.length or len(column.vocabulary or ())
             elif column.kind != "ignore":
                 most += 2 if column.kind == "number" else 1
         return math.sqrt(most)
+
+    @property
+    def token_column(self) -> str | None:
+        """Name of the column that is read as a sequence of words; None if there is none."""
+        return next((column.name for column in self.columns if column.length), None)
 
     @property
     def pieces(self) -> tuple[Column, ...]:
@@ -609,7 +614,7 @@ def make_undeclared_schema(header: Sequence[str], target: str, name: str = "tabl
 
 def _max_width(column: Column, most: int) -> int:
     """Return the maximum number of features of a column with at most `most` categories."""
-    if column.is_declared:
+    if column.is_declared or column.length:
         return column.width
     # Any bounds will do: they do not change how many bins there are.
     number = Column(name=column.name, low=0.0, high=1.0, bins=column.bins).width

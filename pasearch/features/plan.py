@@ -313,6 +313,11 @@ def _resolve_selection_share(choice: Choice, form: DataMetadata, given: float | 
 def _check_choice(choice: Choice, form: DataMetadata) -> None:
     """Raise UsageError for too many features, or for settings that do not fit the data or split."""
     selector, features, split = choice.selector, form.features, form.split
+    if (text := getattr(form.schema, "token_column", None)) is not None:
+        raise UsageError(
+            f"Column {text!r} is a sequence of words, which only recurrent networks can read: "
+            "declare a vocabulary without a length, so that each word is one feature."
+        )
     if selector.size is not None and not selector.size <= features:
         raise UsageError(
             f"k is {selector.size:,}, but the data has {features:,} features: use `k={features}` "

@@ -81,6 +81,7 @@ from pasearch.training.settings import (
 
 if TYPE_CHECKING:
     from pasearch.data.front_ends import FrontEnd
+    from pasearch.data.tables import AnySchema
 
 
 def check_space(strategy: Strategy, space: Space, terms: PlanTerms) -> None:
@@ -88,6 +89,7 @@ def check_space(strategy: Strategy, space: Space, terms: PlanTerms) -> None:
 
     A failure during the search could reveal the number of trials, which may be secret.
     """
+    check_texts(space, terms.schema)
     form = bound_network_form(terms.schema, terms.most)
     space.check_fits(*form)
     if isinstance(space, ModuleSpace):
@@ -125,6 +127,28 @@ def check_modules(space: ModuleSpace, shape: tuple[int, ...], outputs: int) -> N
             for number, (problem, where) in enumerate(found.items(), start=1)
         )
         raise UsageError(f"{space.name} cannot be trained privately: {' '.join(told)}")
+
+
+def check_texts(space: Space, schema: AnySchema) -> None:
+    """Refuse networks that would read token numbers as quantities, or quantities as tokens."""
+    text = getattr(schema, "token_column", None)
+    if space.reads_tokens and text is None:
+        raise UsageError(
+            f"Space {space.name!r} reads texts as sequences of words, but the data has no column "
+            "declared as such: name a text column (`text=`), or use another space."
+        )
+    if not (text is None or space.reads_tokens or isinstance(space, ModuleSpace)):
+        raise UsageError(
+            f"Column {text!r} is a sequence of words, which space {space.name!r} cannot read: use "
+            "`space=rnn`; or declare a vocabulary without a length, for other networks."
+        )
+    read = [column.name for column in getattr(schema, "columns", ()) if column.kind != "ignore"]
+    if text is not None and len(read) > 1:
+        raise UsageError(
+            f"Column {text!r} is a sequence of words, so it must be the only feature column: "
+            f"declare {', '.join(map(repr, (name for name in read if name != text)))} with kind "
+            "'ignore'."
+        )
 
 
 def list_trained_sizes(

@@ -12,8 +12,16 @@ from pasearch.spaces.portfolio import load_studies
 from pasearch.spaces.space import BUILT_IN_SPACES, DEPTH_GENES, GENE_DEFAULTS, SearchSpace
 
 # Description of each family, and of the data that it suits.
-FAMILY_NAMES = {"fcn": "fully connected networks", "cnn": "convolutional networks"}
-FAMILY_DATA = {"fcn": "tables, arrays and images", "cnn": "images from 16 x 16 pixels"}
+FAMILY_NAMES = {
+    "fcn": "fully connected networks",
+    "cnn": "convolutional networks",
+    "rnn": "embeddings and recurrent networks (GRU, LSTM)",
+}
+FAMILY_DATA = {
+    "fcn": "tables, arrays and images",
+    "cnn": "images from 16 x 16 pixels",
+    "rnn": "one text column of a table",
+}
 
 SPACE_DESCRIPTIONS = {
     "images": ("images", "linear models and one hidden layer, with or without scattering"),

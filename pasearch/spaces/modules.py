@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from pasearch.data.column import PADDING_TOKEN, TOKEN_SCALE, UNKNOWN_TOKEN
 from pasearch.errors import UsageError
 
 Uniform = Callable[[torch.Size, int, int, int, torch.device], torch.Tensor]
@@ -176,21 +177,6 @@ class RowSequence(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Convert (batch, channels, height, width) to (batch, height, channels * width)."""
         return x.transpose(1, 2).flatten(2)
-
-
-TOKEN_SCALE = 2**17
-"""Value of token 1 is 1 / `TOKEN_SCALE`: a power of two, so that float32 represents token numbers
-in [0, 1] exactly. Above the maximum number of words of a vocabulary.
-"""
-
-PADDING_TOKEN = 0
-"""Token of a position after the end of a text."""
-
-UNKNOWN_TOKEN = 1
-"""Token of a word that is not in the vocabulary."""
-
-FIRST_WORD_TOKEN = 2
-"""Token of the first word of a vocabulary; others follow in its order."""
 
 
 class TokenEmbedding(nn.Module):

@@ -30,9 +30,11 @@ from pasearch.files import read_toml
 from pasearch.spaces.architecture import Architecture
 from pasearch.spaces.candidate import PRIVACY_SETTINGS, SETTINGS, Candidate
 from pasearch.spaces.layers import (
+    LAYERS,
     MAX_LAYER_SIZE,
     Conv,
     Dense,
+    Embedding,
     Layer,
     Pool,
     Shape,
@@ -87,7 +89,23 @@ def _make_cnn_layers(genes: Mapping[str, Any]) -> tuple[Layer, ...]:
     return (*layers, head)
 
 
-LAYER_BUILDERS = {"fcn": _make_fcn_layers, "cnn": _make_cnn_layers}
+def _make_rnn_layers(genes: Mapping[str, Any]) -> tuple[Layer, ...]:
+    """Make the layers of Tables XXVII and XXVIII: an embedding, recurrent layers, one dense layer.
+
+    Gene `layers` is the number of recurrent layers; `head` the units of the dense layer, 0 for
+    none. All recurrent layers but the last return all their states.
+    """
+    many, cell = genes["layers"], LAYERS[genes["cell"]]
+    recurrent = [
+        cell(units=genes["units"], sequence=place < many)  # pyright: ignore[reportCallIssue]
+        for place in range(1, many + 1)
+    ]
+    head = Dense(units=genes["head"], activation="relu") if genes["head"] else None
+    embedding = Embedding(tokens=genes["tokens"], units=genes["embedding"])
+    return (embedding, *recurrent, *([head] if head else []))
+
+
+LAYER_BUILDERS = {"fcn": _make_fcn_layers, "cnn": _make_cnn_layers, "rnn": _make_rnn_layers}
 
 # Genes of each family, with their values in a space that does not list them.
 GENE_DEFAULTS: dict[str, dict[str, Any]] = {
@@ -107,6 +125,14 @@ GENE_DEFAULTS: dict[str, dict[str, Any]] = {
         **{f"trainable_{i}": True for i in (1, 2, 3)},
         "trainable_dense": True,
         "dropout": 0.0,
+    },
+    "rnn": {
+        "tokens": 1000,
+        "embedding": 50,
+        "cell": "gru",
+        "layers": 1,
+        "units": 16,
+        "head": 0,
     },
 }
 
@@ -183,6 +209,17 @@ BUILT_IN_SPACES: dict[str, dict[str, Any]] = {
         },
         "default": {"units": 64, "learning_rate_scale": 1.0},
     },
+    "rnn": {
+        "family": "rnn",
+        "choices": {
+            "embedding": (16, 50),
+            "cell": ("gru", "lstm"),
+            "layers": (1, 2),
+            "units": (8, 16, 32),
+            "learning_rate_scale": (0.5, 1.0, 2.0),
+        },
+        "default": {"embedding": 50, "units": 16, "learning_rate_scale": 1.0},
+    },
     "cnn-paper": {"family": "cnn", "choices": {**TABLE_XII, "dropout": (0.3,)}},
     "cnn-rwt": {"family": "cnn", "choices": {**TABLE_XII, **_RWT_CNN, "dropout": (0.3,)}},
 }
@@ -198,7 +235,9 @@ MAX_STEP_COUNTS = 16
 MAX_SCALE = 1e6
 """Maximum of learning rates, clip norms and scale factors, so that their products are finite."""
 
-SHAPE_GENES = ("front_end", "layers", "blocks", "filters", "units")
+SHAPE_GENES = (
+    "front_end", "layers", "blocks", "filters", "units", "tokens", "embedding", "cell", "head"
+)  # fmt: skip
 """Prefixes of the genes that change a network's shape."""
 
 MAX_COMBINATIONS = 20_000
@@ -281,6 +320,26 @@ class Space(ABC):
         default = self.candidate(self.default_genotype()).parameters(shape, outputs)[0]
         return default, max(each.parameters(shape, outputs)[0] for each in self.iterate_shapes())
 
+    @property
+    def reads_tokens(self) -> bool:
+        """Whether its networks begin with an embedding, so that records must be token numbers.
+
+        Raises:
+            UsageError: Only some of them do, or a front end changes the token numbers.
+        """
+        kinds = {
+            (each.architecture.layers[:1] != () and each.architecture.layers[0].kind == "embedding",
+             each.front_end.text)
+            for each in self.iterate_shapes()
+        }  # fmt: skip
+        reads = {embeds for embeds, _ in kinds}
+        if reads == {True, False} or any(embeds and front != "raw" for embeds, front in kinds):
+            raise UsageError(
+                f"Space {self.name!r}: expected an embedding as the first layer of all networks or "
+                "of none, and front end raw before it."
+            )
+        return reads == {True}
+
     def check_fits(self, shape: Shape, outputs: int) -> None:
         """Raise UsageError if a network of the space cannot be built for records of this shape.
 
@@ -303,7 +362,7 @@ class SearchSpace(Space):
 
     Args:
         name: Name in the plan and the privacy card.
-        family: "fcn" (fully connected) or "cnn" (convolutional).
+        family: "fcn" (fully connected), "cnn" (convolutional) or "rnn" (recurrent, for texts).
         choices: Pairs (gene, values); other genes of the family have their `GENE_DEFAULTS`.
         default: Pairs (gene, value) of the default candidate (strategy `fixed`); other genes have
             their first value.
@@ -611,6 +670,10 @@ def _check_gene(where: str, gene: str, value: object) -> None:
                 check_activation(value)
         except UsageError as error:
             raise UsageError(f"{where}: {error}") from None
+    elif gene == "cell":
+        expected = "" if value in ("lstm", "gru") else "lstm or gru"
+    elif gene == "head":
+        expected = "" if type(value) is int and number >= 0 else "an integer, or 0 for no layer"
     elif gene.startswith("trainable"):
         expected = "" if isinstance(value, bool) else "true or false"
     elif gene.startswith("dropout") or gene == "momentum":
@@ -646,7 +709,7 @@ def make_space(given: str | Path | Mapping[str, Any] | Space | type) -> Space:
     Args:
         given: Name of a built-in space, path of a TOML file, dictionary with the same keys, a
             space, a class of `nn.Module`, or its import path, such as "my_nets:MyNet". Built-in
-            spaces: `fcn`, `cnn`, `images` and `tables` are this project's, `fcn-paper` and
+            spaces: `fcn`, `cnn`, `rnn`, `images` and `tables` are this project's, `fcn-paper` and
             `cnn-paper` are Tables XI and XII, and `fcn-rwt` and `cnn-rwt` add a trainable flag per
             layer to these.
 

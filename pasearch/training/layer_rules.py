@@ -46,9 +46,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.grad import conv2d_weight
 
+from pasearch.data.column import PADDING_TOKEN
 from pasearch.errors import UsageError
 from pasearch.spaces.modules import (
-    PADDING_TOKEN,
     Gru,
     KeyedDropout,
     Lstm,

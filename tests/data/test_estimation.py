@@ -8,11 +8,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 from scipy.stats import beta, norm
 
+from pasearch.accounting.budget import Budget
 from pasearch.accounting.events import ApproximateDP, Composition, Gaussian
+from pasearch.api.search import plan_architecture_search
 from pasearch.data import estimation as module
-from pasearch.data.column import Column
+from pasearch.data.column import MAX_COUNTED_WORDS, Column
 from pasearch.data.estimation import KIND_TEST_FRACTION, SchemaEstimate, read_public_schema
 from pasearch.data.schema import Schema
 from pasearch.data.tables import TableSchema, make_undeclared_schema
@@ -140,6 +144,76 @@ class TestReading:
         for i in range(5):
             kept = estimate().estimate(schema, cells[:, None], np.zeros(len(cells)), stream(i))
             assert set(kept.columns[0].categories or ()) == {"no", "yes"}
+
+
+class TestVocabulary:
+    """Words of texts: counted for at most 16 distinct words of a record."""
+
+    COLUMN = Column(name="c", length=40)
+
+    def found(self, texts: list[str | None], sigma: float, source: Stream, delta: float = 1e-7):
+        schema = TableSchema(columns=(self.COLUMN,), target=Column(name="t", low=0, high=1))
+        cells = np.array(texts, object)[:, None]
+        return estimate(sigma, delta).estimate(schema, cells, np.zeros(len(texts)), source)
+
+    @pytest.mark.unit
+    def test_frequent_words_are_found_most_frequent_first_and_rare_ones_are_not(self):
+        texts = ["free free prize"] * 400 + ["Free hello"] * 300 + ["spy 1 01"]
+        (column,) = self.found(texts, 1.0, stream()).columns
+        assert column.vocabulary == ("free", "prize", "hello")
+        (read,) = read_public_schema(
+            TableSchema(columns=(self.COLUMN,), target=Column(name="t", low=0, high=1)),
+            np.array(texts, object)[:, None], np.zeros(len(texts)), 2,
+        ).columns  # fmt: skip
+        assert read.vocabulary == ("free", "prize", "hello", "01", "1", "spy")
+
+    @pytest.mark.property
+    @example(texts=["one two"], more=" ".join(f"word{i}" for i in range(30)))
+    @given(texts=st.lists(st.none() | st.text(max_size=60), max_size=4), more=st.text(max_size=200))
+    def test_a_record_changes_16_counts_by_1_and_no_text_raises_an_error(self, texts, more):
+        cells = np.array([*texts, more], object)
+        every, without = self.COLUMN.count_words(cells), self.COLUMN.count_words(cells[:-1])
+        moved = every - without
+        assert without - every == {}
+        assert len(moved) <= MAX_COUNTED_WORDS
+        assert set(moved.values()) <= {1}
+        (column,) = self.found([*texts, more], 1e-3, stream(), 0.4).columns
+        assert column.is_declared
+        encoded = np.zeros((len(cells), 40), np.float32)
+        column.encode(cells, out=encoded)
+        assert encoded.min() >= 0.0
+        assert encoded.max() < 1.0
+
+    @pytest.mark.contract
+    def test_its_noise_covers_all_words_of_a_record(self, monkeypatch):
+        seen: list[estimates.CategoryCounts] = []
+        right = estimates.CategoryCounts.release
+
+        def release(self: estimates.CategoryCounts, counts, stream: Stream) -> list[str]:
+            seen.append(self)
+            assert max(counts.values()) == 2
+            return right(self, counts, stream)
+
+        monkeypatch.setattr(estimates.CategoryCounts, "release", release)
+        self.found(["a a a b", "a b c"], 5.0, stream(), 1e-6)
+        (mechanism,) = seen
+        # A record moves 16 counts by 1: 4 in L2 norm. Each unique word leaks with delta / 16.
+        assert mechanism.noise_multiplier == 5.0 * math.sqrt(MAX_COUNTED_WORDS)
+        assert mechanism.delta == 1e-6 / MAX_COUNTED_WORDS
+
+    @pytest.mark.contract
+    def test_a_vocabulary_that_is_not_declared_is_an_item_of_the_plan(self, tmp_path):
+        file = tmp_path / "sms.csv"
+        file.write_text("label,text\n" + "ham,hello you\nspam,free prize\n" * 300)
+        for vocabulary, items in ((None, ["text"]), (["free"], [])):
+            column = {"length": 6, **({} if vocabulary is None else {"vocabulary": vocabulary})}
+            columns = {"label": {"categories": ["ham", "spam"]}, "text": column}
+            plan = plan_architecture_search(
+                file, schema={"target": "label", "columns": columns}, space="rnn",
+                strategy="fixed", budget=Budget(2.0),
+            )  # fmt: skip
+            assert list(plan.schema.undeclared) == items
+            assert [line.count for line in plan.lines if line.name == "schema"] == [1] * len(items)
 
 
 class TestArrays:

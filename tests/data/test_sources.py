@@ -67,10 +67,11 @@ class TestDigits:
 SAID = {
     "columns": ("a", "b"), "separator": ";",
     "bounds": (0.0, 1.0), "classes": 3, "regression": True, "target": "a", "schema": "a.toml",
+    "text": "a",
     "image_side": 8, "grey": True, "quotes": False, "labels": "no,yes",
 }  # fmt: skip
 FOR_ARRAYS = {"bounds", "classes", "regression", "labels"}
-FOR_PARQUET = {"target", "schema", "regression", "labels"}
+FOR_PARQUET = {"target", "text", "schema", "regression", "labels"}
 FOR_TABLES = FOR_PARQUET | {"quotes", "columns", "separator"}
 FOR_FOLDERS = {"image_side", "grey"}
 

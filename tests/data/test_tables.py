@@ -17,8 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pasearch.data.cells import convert_to_numbers, convert_to_strings
-from pasearch.data.column import DEFAULT_BINS, Column
+from pasearch.data.column import DEFAULT_BINS, TOKEN_SCALE, Column
 from pasearch.data.csv_file import read_table
+from pasearch.data.rows import CompactRows, pack_table
+from pasearch.data.schema_file import declare_text
 from pasearch.data.tables import TableSchema
 from pasearch.errors import UsageError
 
@@ -149,6 +151,56 @@ class TestText:
         want = [[1, 0, 1, 0], [0, 0, 0, 0], [0, 1, 0, 0], [0, 0, 0, 0], [0, 0, 0, 1], [0, 0, 0, 1]]
         np.testing.assert_array_equal(found, want)
         assert NOTE.feature_names()[0] == "note has 'free'"
+
+
+class TestTokens:
+    """Texts as sequences of words."""
+
+    COLUMN = Column(name="note", vocabulary=("free", "don't", "1", "01"), length=4)
+
+    @pytest.mark.unit
+    def test_words_are_tokens_in_their_order_behind_padding(self):
+        texts = "FREE free! win", "I don't", "", None, "1 01 1.0", "a b free c d free", "?"
+        found = encoded_column(self.COLUMN, *texts) * TOKEN_SCALE
+        want = [
+            [0, 2, 2, 1], [0, 0, 1, 3], [0, 0, 0, 0], [0, 0, 0, 0], [4, 5, 4, 1], [1, 1, 2, 1],
+            [0, 0, 0, 0],
+        ]  # fmt: skip
+        np.testing.assert_array_equal(found, want)
+        assert self.COLUMN.feature_names() == [f"note word {i}" for i in (1, 2, 3, 4)]
+        assert self.COLUMN.describe() == "note: a text, its first 4 of 4 known words"
+
+    @pytest.mark.unit
+    def test_tokens_survive_compact_storage_and_json(self):
+        schema = TableSchema(columns=(AGE, self.COLUMN, WORK), target=INCOME)
+        features = cells(("30", "win free", "State"), ("x", "don't", "?"), (None, None, None))
+        valid = np.ones(3, bool)
+        kept = pack_table(schema, lambda rows: features[rows], valid)
+        x = CompactRows.of(schema, kept)[:].numpy()
+        np.testing.assert_array_equal(x[:2], encoded(schema, features)[:2])
+        assert not x[2].any()
+        assert valid.tolist() == [True, True, False]
+        assert TableSchema.from_json(schema.to_json()) == schema
+        assert schema.token_column == "note"
+
+    @pytest.mark.unit
+    def test_bad_lengths_are_refused_and_a_vocabulary_may_be_missing(self):
+        for length in (0, -1, 2.5, True, "3", 10_001):
+            with pytest.raises(UsageError, match="length"):
+                Column(name="note", length=length)  # pyright: ignore[reportArgumentType]
+        assert not Column(name="note", length=4).is_declared
+        assert Column(name="note", length=4).width == 4
+        assert Column(name="note", length=4, vocabulary=()).is_declared
+
+    @pytest.mark.unit
+    def test_the_option_declares_a_text_of_150_words(self):
+        schema = TableSchema(columns=(Column(name="note"), AGE), target=INCOME)
+        found = declare_text(schema, "note").columns[0]
+        assert (found.kind, found.length, found.vocabulary) == ("text", 150, None)
+        assert declare_text(schema, None) == schema
+        for name, words in (("notes", "did you mean 'note'"), ("age", "as a number")):
+            with pytest.raises(UsageError, match=words):
+                declare_text(schema, name)
 
 
 class TestColumn:

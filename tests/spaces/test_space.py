@@ -33,6 +33,8 @@ named = pytest.mark.parametrize("name", BUILT_IN_NAMES)
 
 
 def shape_of(built: SearchSpace) -> tuple[int, ...]:
+    if built.family == "rnn":
+        return (40,)
     if built.name == "tables":
         return (30,)
     return (28, 28) if built.family == "fcn" else (1, 28, 28)
@@ -279,7 +281,9 @@ class TestFiles:
         ("text", "words"),
         [
             ("family = ", "cannot be read as TOML"),
-            ('family = "rnn"', "family is 'rnn'"),
+            ('family = "gan"', "family is 'gan'"),
+            ('family = "rnn"\n[choices]\ncell = ["relu"]', "expected lstm or gru"),
+            ('family = "rnn"\n[choices]\nhead = [-1]', "an integer, or 0 for no layer"),
             ("[choices]\nunits_1 = []", "units_1'.*is empty"),
             ("[choices]\nunits_9 = [1]", "no such gene"),
             ("[choices]\nunits_1 = [0]", "integer above 0"),

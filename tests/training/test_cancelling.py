@@ -12,7 +12,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pasearch.spaces.modules import TOKEN_SCALE, Gru, Lstm, TokenEmbedding, WeightStandardisedConv2d
+from pasearch.data.column import TOKEN_SCALE
+from pasearch.spaces.modules import Gru, Lstm, TokenEmbedding, WeightStandardisedConv2d
 from pasearch.training.layer_rules import (
     CapturedLayer,
     Conv2dRule,

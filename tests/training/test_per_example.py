@@ -15,11 +15,11 @@ from sums import clipped_sum
 from torch import Tensor, nn
 from torch.nn import functional
 
+from pasearch.data.column import TOKEN_SCALE
 from pasearch.data.partitions import Records
 from pasearch.errors import UsageError
 from pasearch.runs.keys import Keys
 from pasearch.spaces.modules import (
-    TOKEN_SCALE,
     Gru,
     KeyedDropout,
     Lstm,

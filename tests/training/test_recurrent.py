@@ -9,8 +9,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from pasearch.data.column import TOKEN_SCALE
 from pasearch.errors import UsageError
-from pasearch.spaces.modules import TOKEN_SCALE, Gru, Lstm, RowSequence, TokenEmbedding
+from pasearch.spaces.modules import Gru, Lstm, RowSequence, TokenEmbedding
 from pasearch.training import layer_rules, per_example
 from pasearch.training.per_example import validate
 

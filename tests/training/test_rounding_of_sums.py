@@ -22,6 +22,7 @@ from doubles import start_training
 from torch import Tensor, nn
 
 from pasearch.accounting.densities import StudentT
+from pasearch.data.column import TOKEN_SCALE
 from pasearch.data.mapping import full_precision
 from pasearch.data.partitions import Records
 from pasearch.gpu.gpu_training import GpuTraining
@@ -29,7 +30,6 @@ from pasearch.runs.keys import Keys
 from pasearch.runs.normals import draw_normals
 from pasearch.runs.sums import SUM_ROUNDING
 from pasearch.spaces.modules import (
-    TOKEN_SCALE,
     Gru,
     KeyedDropout,
     Lstm,
