@@ -1065,6 +1065,12 @@ MUTANTS = (
         "training/test_screening.py",
     ),
     Mutant(
+        "training: private queries as often as public ones",
+        "if recipe.screening is not None and request.validate_on is None and not sets_interval:",
+        "if recipe.screening is not None and request.validate_on is None and False:",
+        "test_train.py",
+    ),
+    Mutant(
         "training: an update is taken whatever the coin",
         "if forced or float(coin) <= self.probability(state, new_loss):",
         "if True:",

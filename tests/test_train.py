@@ -131,6 +131,24 @@ class TestLooks:
             assert len(set(spent)) == line.count
 
     @pytest.mark.contract
+    @pytest.mark.parametrize(
+        ("screening", "public", "every"),
+        [(None, False, 3), ({"every": 1}, False, 1), ({"every": 20}, False, 20), (None, True, 1)],
+    )
+    def test_interval_of_screening(
+        self, screening: dict[str, int] | None, public: bool, every: int, others: Path
+    ):
+        """Public queries after every update, as in the paper; private ones fewer, and charged."""
+        recipe: dict[str, Any] = {"preset": "sa-dpsgd"}
+        if screening is not None:
+            recipe["screening"] = {"q0": 10.0, "mu0": 10, **screening}
+        plan = asked(recipe, steps=60, **({"validate_on": others} if public else {})).plan
+        assert plan.recipes[0].screening is not None
+        assert plan.recipes[0].screening.every == every
+        charged = [line.count for line in plan.lines if line.name == VALIDATION_QUERY_LINE]
+        assert charged == ([] if public else [60 // every + 1])
+
+    @pytest.mark.contract
     def test_one_more_than_planned_is_refused(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ):

@@ -72,7 +72,9 @@ PUBLIC_WINNER_NAME = "found on public data"
 """Name of the space of the single candidate that a search on public data found."""
 
 PRIVATE_QUERIES = 20
-"""Approximate number of private validation queries of a training; each costs epsilon."""
+"""Approximate number of private validation queries of a screened training; each costs epsilon.
+Without effect if the recipe sets `every`, or if the validation records are public.
+"""
 
 PAPER_STRATEGIES = {"paas-paper": {"strategy": "paas", "score_epsilon": 0.02, "returns": "last"}}
 """Strategies with a paper's settings (Bao et al., IX-A): the strategy, epsilon of a score, and
@@ -490,7 +492,9 @@ def _make_recipe(request: SearchRequest, values: Mapping[str, Any], slots: int) 
     recipe = make_default_recipe(slots, batch=batch, steps=steps, **settings)
     recipe.sampling_probability(slots)  # a batch larger than the partition is refused here
     recipe = stretch_schedule(recipe, values, slots)
-    if recipe.screening is not None and request.validate_on is None:
-        every = max(recipe.screening.every, recipe.steps // PRIVATE_QUERIES)
+    own = values.get("screening")
+    sets_interval = "every" in own if isinstance(own, Mapping) else own is not None
+    if recipe.screening is not None and request.validate_on is None and not sets_interval:
+        every = max(1, recipe.steps // PRIVATE_QUERIES)
         recipe = replace(recipe, screening=replace(recipe.screening, every=every))
     return recipe
