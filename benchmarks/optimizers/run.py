@@ -10,6 +10,9 @@ dense layer of 64 tanh units on images of half the side (max-pooled), as noise o
 larger network takes hours on a CPU. `--full`: all images, epsilon 1, 2 and 3, five seeds, and the
 networks that Fu et al. used (examples/architectures); that is for a GPU.
 
+`--public-validation`: validation queries read 1,000 further training images, which are declared
+public, so that they cost nothing. `--units`: hidden layers other than one of 64.
+
 Noise comes from a seed here, so that recipes share the split: these are benchmarks, not private.
 
 Usage: python benchmarks/optimizers/run.py mnist --data-root DIR
@@ -17,6 +20,10 @@ Usage: python benchmarks/optimizers/run.py mnist --data-root DIR
        python benchmarks/optimizers/run.py cifar10_jpeg75.npz
        python benchmarks/optimizers/run.py mnist --data-root DIR --seeds 5 --recipes dpsgd
            denoised-gaussian encoded-student-t benchmarks/optimizers/denoised-student-t.toml
+       python benchmarks/optimizers/run.py mnist --data-root DIR --seeds 5 --recipes dpsgd
+           sa-dpsgd benchmarks/optimizers/sa-dpsgd-every-*.toml        then --public-validation
+       python benchmarks/optimizers/run.py mnist --data-root DIR --seeds 5 --recipes dpsgd rwt
+           --units 128 64 64
        python benchmarks/optimizers/run.py mnist --data-root DIR --full --device cuda
 """
 
@@ -26,6 +33,7 @@ import argparse
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -49,7 +57,9 @@ SMALL = 10_000
 SLOW = {"noisy-gradient": {"steps": 100}}
 """Noise on each record takes a hundred times as long: a fifth of the steps, unless --full."""
 
-DENSE = [{"kind": "dense", "units": 64, "activation": "tanh"}]
+UNITS = [64]
+PUBLIC = 1000
+"""Records of the public validation data."""
 
 
 def first(dataset: Dataset, n: int) -> Dataset:
@@ -65,11 +75,22 @@ def first(dataset: Dataset, n: int) -> Dataset:
     )
 
 
-def network(name: str, full: bool) -> dict[str, Any] | Path:
+def network(name: str, full: bool, units: Sequence[int] = UNITS) -> dict[str, Any] | Path:
     """Return what is trained."""
     if full:
         return NETWORKS / f"{'tramer-cifar' if 'cifar' in name else 'papernot-mnist'}.toml"
-    return {"layers": DENSE, "front_end": "max_pool:2"}
+    layers = [{"kind": "dense", "units": each, "activation": "tanh"} for each in units]
+    return {"layers": layers, "front_end": "max_pool:2"}
+
+
+def write_public(path: Path, name: str, root: str) -> Path:
+    """Write the training images behind those of the small study, as public validation data."""
+    said = {} if name.endswith(".npz") else {"data_root": root}
+    data = load_dataset(name, **said)
+    x, y = (SealedArray(each)._array for each in (data.features, data.labels))
+    part = slice(SMALL, SMALL + PUBLIC)
+    np.savez(path, x=x[part], y=y[part], bounds=np.array([0, 255]), classes=10)
+    return path
 
 
 @lru_cache(maxsize=1)
@@ -96,19 +117,22 @@ def measured(
 def trained(options: argparse.Namespace, recipe: str, epsilon: float, seed: int) -> dict[str, Any]:
     """Return what a run releases."""
     start, data = time.perf_counter(), images(options.data, options.data_root, options.full)
-    steps: dict[str, Any] = {} if options.full else SLOW.get(recipe, {})
-    prepared = prepare(
-        data,
-        budget=Budget(epsilon),
-        recipe=recipe,
-        architecture=network(data.name, options.full),
-        seed=seed,
-        device=options.device,
-        cache=options.cache,
-        force=True,  # at every epsilon of the study
-        **steps,
-    )
+    steps: dict[str, Any] = dict({} if options.full else SLOW.get(recipe, {}))
     with tempfile.TemporaryDirectory() as folder:
+        if options.public_validation:
+            public = Path(folder) / "public.npz"
+            steps["validate_on"] = write_public(public, options.data, options.data_root)
+        prepared = prepare(
+            data,
+            budget=Budget(epsilon),
+            recipe=recipe,
+            architecture=network(data.name, options.full, options.units),
+            seed=seed,
+            device=options.device,
+            cache=options.cache,
+            force=True,  # at every epsilon of the study
+            **steps,
+        )
         document = run(prepared, out=Path(folder) / "run", progress=None).document
     claims = {claim["source"]: claim["value"] for claim in document["claims"]}
     return {
@@ -117,6 +141,7 @@ def trained(options: argparse.Namespace, recipe: str, epsilon: float, seed: int)
         "delta": document["price"]["delta"],
         "noise_multiplier": document["recipe"]["noise_multiplier"],
         "steps": document["recipe"]["steps"],
+        "screened_every": (document["recipe"].get("screening") or {}).get("every"),
         "claims": claims,
         "n": document["dataset"]["slots"]["train"],
         "seconds": round(time.perf_counter() - start, 1),
@@ -134,12 +159,18 @@ def main() -> None:
     parser.add_argument("--recipes", nargs="+", default=list(PRESETS))
     parser.add_argument("--epsilons", type=float, nargs="+")
     parser.add_argument("--seeds", type=int)
+    parser.add_argument("--units", type=int, nargs="+", default=UNITS)
+    parser.add_argument("--public-validation", action="store_true")
     cells.add_workers(parser)
     options = parser.parse_args()
     name = images(options.data, options.data_root, options.full).name
+    more = {  # None as of the lines that were measured before there was a choice
+        "units": None if options.units == UNITS else options.units,
+        "public_validation": options.public_validation or None,
+    }
     asked = (
         {"data": name, "recipe": Path(recipe).stem, "epsilon": epsilon, "seed": seed,
-         "full": options.full}
+         "full": options.full, **more}
         for seed in range(options.seeds or (5 if options.full else 1))
         for epsilon in options.epsilons or ((1.0, 2.0, 3.0) if options.full else (3.0,))
         for recipe in options.recipes

@@ -14,7 +14,7 @@ import math
 from collections import defaultdict
 
 import numpy as np
-from run import RESULTS
+from run import RESULTS, UNITS
 
 TEST = 10_000
 
@@ -32,13 +32,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--full", action="store_true")
     options = parser.parse_args()
-    cells: dict[tuple[str, float], dict[str, list[dict]]] = defaultdict(lambda: defaultdict(list))
+    cells: dict[tuple[str, tuple[int, ...], float], dict[str, list[dict]]] = defaultdict(
+        lambda: defaultdict(list)
+    )
     for row in map(json.loads, RESULTS.read_text().splitlines()):
         if row["full"] == options.full:
-            cells[row["data"], row["epsilon"]][row["recipe"]].append(row)
-    for (data, epsilon), recipes in cells.items():
+            units = row.get("units") or UNITS
+            name = row["recipe"] + ", public validation" * bool(row.get("public_validation"))
+            cells[row["data"], tuple(units), row["epsilon"]][name].append(row)
+    for (data, units, epsilon), recipes in cells.items():
         plain = np.median([row["accuracy"] for row in recipes["dpsgd"]])
-        print(f"\n{data}, total epsilon {epsilon:g}\n")
+        of = "" if options.full else f", hidden layers {', '.join(map(str, units))}"
+        print(f"\n{data}{of}, total epsilon {epsilon:g}\n")
         print("| recipe | seeds | accuracy | sound price | the paper's own | does it help? |")
         print("|---|---|---|---|---|---|")
         for recipe, rows in recipes.items():
