@@ -1,15 +1,17 @@
-"""Nasr et al.'s Figs. 2 to 5 from `curves.py`'s results: pictures, and tables with their figures.
+"""Nasr et al.'s Figs. 2 to 5 and 7 from `curves.py`'s results: pictures and tables.
 
     2   final accuracy by epsilon, at equal steps and batches
     3   the best accuracy whose price is at most epsilon, over noise, steps and sampling probability
     4   accuracy along the training, at equal epsilon
     5   the same, with and without denoising
+    7   the steps until an accuracy is reached, read off 4 (a table, no picture)
 
 Every point is the mean over the seeds that all arms have. "epsilon needed" is the least price at
 which an arm has dpsgd's best accuracy at epsilon 3: the paper says its own so. The best of Fig. 3
 is chosen by the test images, as theirs is: a search that would cost epsilon.
 
 Usage: python benchmarks/optimizers/figures.py [mnist] [--full] [--out DIR]
+       python benchmarks/optimizers/figures.py mnist --batches 128      # the arms named "exact"
 """
 
 from __future__ import annotations
@@ -22,14 +24,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from curves import EPSILONS, HERE, RESULTS
+from curves import BATCHES, EPSILONS, HERE, RESULTS
 
 from pasearch.report.figures import Curve, draw_lines, draw_swatch, make_element
 
 WIDTH, HEIGHT, LEFT, TOP = 720, 340, 60, 76
 OURS = ("encoded-gaussian, denoised", "encoded-student-t, denoised")
-COMPARED = ("dpsgd", "denoised-gaussian", *OURS)
 SHOWN = 3.0
+LEVELS = (0.8, 0.84, 0.86, 0.88)
+"""Accuracies of Fig. 7."""
 THEIRS = {
     2: "MNIST .96 at epsilon 2.5 (dpsgd: 5); CIFAR-10 .555 at 3.6 (dpsgd: 5)",
     3: "MNIST .961 at epsilon 3.2 (dpsgd: 6); CIFAR-10 .55 at 3 (dpsgd: 4.2)",
@@ -50,10 +53,11 @@ Key = tuple[str, float, int]
 """Arm, epsilon of the whole training, batch."""
 
 
-def read(data: str, full: bool, path: Path) -> dict[Key, dict[str, Any]]:
+def read(data: str, full: bool, batches: list[int], path: Path) -> dict[Key, dict[str, Any]]:
     """Return every training, the mean over its seeds: those that all arms have."""
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     rows = [row for row in rows if (row["data"], row["full"]) == (data, full)]
+    rows = [row for row in rows if row["batch"] in batches]
     arms = {row["arm"] for row in rows}
     has: dict[tuple[float, int, int], set[str]] = defaultdict(set)
     for row in rows:
@@ -160,23 +164,39 @@ def needed(runs: dict[Key, dict[str, Any]], arms: tuple[str, ...]) -> None:
         print(f"| {arm} | {f'{min(prices):.2f}' if prices else 'not reached'} |")
 
 
+def print_convergence(runs: dict[Key, dict[str, Any]], arms: tuple[str, ...], batch: int) -> None:
+    """Print Fig. 7: the first mark at which each arm has an accuracy, at equal epsilon."""
+    print("\nFig. 7. Theirs: no figures in the text: fewer iterations than dpsgd.\n")
+    print("| steps until | " + " | ".join(f"{level:g}" for level in LEVELS) + " |")
+    print("|---|" + "---|" * len(LEVELS))
+    for arm in arms:
+        curve = along(runs, arm, batch)
+        found = [min((step for step, each in curve if each >= x), default=None) for x in LEVELS]
+        reached = ["-" if step is None else str(step) for step in found]
+        print(f"| {arm} | " + " | ".join(reached) + " |")
+
+
 def main() -> None:
     """Print the tables and write the pictures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("data", nargs="?", default="mnist")
     parser.add_argument("--full", action="store_true")
+    parser.add_argument("--batches", type=int, nargs="+", default=list(BATCHES))
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--out", type=Path, default=HERE / "results")
     options = parser.parse_args()
-    runs = read(options.data, options.full, options.results)
+    runs = read(options.data, options.full, options.batches, options.results)
     arms = tuple(dict.fromkeys(arm for arm, _, _ in runs))
     # The batch with the most trainings, so that no figure compares what is half measured.
     batch = max(sorted({b for _, _, b in runs}), key=lambda b: sum(r[2] == b for r in runs))
-    pairs = ("encoded-gaussian", OURS[0], "encoded-student-t", OURS[1])
+    exact = "exact " * any(arm.startswith("exact ") for arm in arms)
+    ours = tuple(exact + arm for arm in OURS)
+    compared = ("dpsgd", "denoised-gaussian", *ours)
+    pairs = (f"{exact}encoded-gaussian", ours[0], f"{exact}encoded-student-t", ours[1])
     drawn: dict[int, tuple[str, str, tuple[str, ...], Callable[[str], list]]] = {
-        2: ("epsilon", "Final accuracy at equal steps", COMPARED, lambda a: finals(runs, a, batch)),
-        3: ("epsilon", "Best accuracy at most epsilon", COMPARED, lambda a: best(runs, a)),
-        4: ("step", f"Accuracy, epsilon {SHOWN:g}", COMPARED, lambda a: along(runs, a, batch)),
+        2: ("epsilon", "Final accuracy at equal steps", compared, lambda a: finals(runs, a, batch)),
+        3: ("epsilon", "Best accuracy at most epsilon", compared, lambda a: best(runs, a)),
+        4: ("step", f"Accuracy, epsilon {SHOWN:g}", compared, lambda a: along(runs, a, batch)),
         5: ("step", f"Accuracy, epsilon {SHOWN:g}", pairs, lambda a: along(runs, a, batch)),
     }
     settings = sorted({(e, b, run["seeds"]) for (_, e, b), run in runs.items()})
@@ -185,8 +205,10 @@ def main() -> None:
         curves = {arm: found for arm in shown if (found := points(arm))}
         print_table(number, across, {a: f for a in arms if (f := points(a))})
         lines = [Curve(name=arm, points=tuple(found)) for arm, found in curves.items()]
-        name = f"{options.data}{'-full' if options.full else ''}-fig{number}.svg"
+        size = "-full" * options.full + f"-{batch}" * (options.batches != list(BATCHES))
+        name = f"{options.data}{size}-fig{number}.svg"
         (options.out / name).write_text(str(picture(f"Fig. {number}. {title}", across, lines)))
+    print_convergence(runs, arms, batch)
     needed(runs, arms)
 
 
