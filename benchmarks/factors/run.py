@@ -219,6 +219,7 @@ class Study:
         self._full, self._device = full, device
         self._data_root, self._cifar = data_root, cifar
         self._batch, self._steps = (128, 4000) if full else (64, 60)
+        self._train, self._test = (None, None) if full else (10_000, 2000)
         self._data = cache(self._load)
         self._plain = cache(self._plain_weights)
         self._noise = cache(self._noise_at_price)
@@ -285,9 +286,8 @@ class Study:
             x = x[:, :, 2:30, 2:30].mean(axis=1)
         tests = data.official_test or 10_000
         first = len(x) - tests
-        return self._records(x, y, 0, first if self._full else 10_000), self._records(
-            x, y, first, len(x) if self._full else first + 2000
-        )
+        end = len(x) if self._test is None else first + self._test
+        return self._records(x, y, 0, self._train or first), self._records(x, y, first, end)
 
     def _records(self, x: np.ndarray, y: np.ndarray, start: int, end: int) -> Records:
         images = torch.from_numpy(x[start:end].astype(np.float32) / 255.0)
