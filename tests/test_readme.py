@@ -19,7 +19,12 @@ import pasearch
 from pasearch.cli import app
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), ROOT / "benchmarks/README.md"]
+STUDIES = [ROOT / "docs/papers.md", ROOT / "benchmarks/README.md"]  # commands of the studies
+PAGES = [
+    ROOT / "README.md",
+    *sorted({*(ROOT / "docs").rglob("*.md")} - {*STUDIES}),
+    ROOT / "benchmarks/README.md",
+]
 README = PAGES[0]
 DATA = ROOT / "docs/data.md"
 LEDGER = ROOT / "docs/howto-ledger.md"

@@ -90,7 +90,8 @@ def test_links_out_of_the_docs_become_pages_addresses_or_text():
     assert rewrite_links('x["a"](../b)', "data.md", None) == 'x["a"](../b)'
 
 
-GUIDES = sorted({*DOCS.glob("*.md")} - {DOCS / name for name in ("api.md", "reference.md")})
+GENERATED = ("api.md", "papers.md", "reference.md")
+GUIDES = sorted({*DOCS.glob("*.md")} - {DOCS / name for name in GENERATED})
 """Pages that are written by hand, without the privacy analysis in `guarantees/`."""
 KEPT = {"proofs.md", "rules.md", "architecture.md", "result.md", "glossary.md"}
 """Pages of the reference and of the privacy analysis."""
