@@ -337,8 +337,10 @@ def _cost_lines(plan: Plan | FeaturePlan, detail: Detail) -> list[str]:
                 f"{CLASS_DETECTION_PROBABILITY:g})."
             )
         if others:
+            text = getattr(plan.schema, "token_column", None)
+            what = "The vocabulary" if others == [text] else "Bounds and categories"
             words.append(
-                f"Bounds and categories of {join(others)} will be estimated with DP from the "
+                f"{what} of {join(others)} will be estimated with DP from the "
                 f"{plan.estimate_partition} partition."
             )
         lines.append(

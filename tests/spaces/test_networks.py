@@ -53,6 +53,9 @@ FILES = [
         "yu-cancer", (9,), 2, 100 + 220 + 210 + 22, "raw",
         "dense 10 relu - dense 20 relu - dense 10 relu",
     ),
+    ("sms-rnn-complex", (150,), 2, 496_978, "raw",
+     "embedding 1000 x 50 - lstm 256 - dense 512 relu"),
+    ("sms-rnn-simple", (150,), 2, 50_994, "raw", "embedding 1000 x 50 - lstm 4 - dense 16 relu"),
 ]  # fmt: skip
 
 
