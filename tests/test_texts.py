@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -42,7 +44,22 @@ def test_a_recurrent_network_learns_from_a_privately_estimated_vocabulary(result
     assert next(each["name"] for each in result.document["events"]) == "schema"
     assert result.test_score > 0.8
     assert result.document["price"]["epsilon"] <= 20.0
-    pasearch.verify(result.path)
+    assert pasearch.verify(result.path)[1] == []
+
+
+@pytest.mark.contract
+def test_a_vocabulary_that_no_estimate_gives_is_not_verified(result: Result, tmp_path: Path):
+    for column, words in [
+        ({"vocabulary": [f"w{i}" for i in range(999)]}, "more words than could be estimated"),
+        ({"length": 140}, "another kind than was declared"),
+    ]:
+        folder = tmp_path / words.replace(" ", "-")
+        shutil.copytree(result.path, folder)
+        file = folder / "release" / "result.json"
+        document = json.loads(file.read_text())
+        document["dataset"]["schema"]["columns"][0] |= column
+        file.write_text(json.dumps(document))
+        assert any(words in each for each in pasearch.verify(folder)[1]), words
 
 
 @pytest.mark.contract

@@ -348,6 +348,8 @@ class ColumnProfile:
         column, kind = self.column, self.kind
         if kind == "ignore":
             return Column(name=column.name, kind="ignore")
+        if kind == "text":  # its vocabulary is estimated privately
+            return column
         if kind == "category":
             common = sort_by_frequency(self.category_counts)[:MAX_CATEGORIES]
             if all(canonicalize_number(name) for name in common):

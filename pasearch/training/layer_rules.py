@@ -600,8 +600,8 @@ class EmbeddingRule(LayerRule):
         return d.new_zeros(d.shape[:-1])
 
     def count_formed_gradient_values(self, layer: nn.Module, output: Tensor) -> int:
-        """Count the float64 sums of distinct tokens, (L, units), as two float32 numbers each."""
-        return 2 * output[0].numel()
+        """Count the float64 sums of tokens, (L, units), and the equal pairs, (L, L) bytes."""
+        return 2 * output[0].numel() + output.shape[1] ** 2 // 2
 
     def squared_norms(self, captured: CapturedLayer) -> Tensor:
         """Compute the sum of squares of the tokens' sums, (records,), with a rounding bound.

@@ -25,7 +25,7 @@ from pasearch.accounting.checks import check_positive
 from pasearch.api.features import FeatureRunOutput
 from pasearch.api.lifecycle import RunEnvironment, make_result_document
 from pasearch.api.search import SearchRunOutput
-from pasearch.data.column import DEFAULT_BINS, Column
+from pasearch.data.column import DEFAULT_BINS, MAX_ESTIMATED_WORDS, Column
 from pasearch.data.split import Split, name_subset
 from pasearch.data.tables import AnySchema, TableSchema
 from pasearch.documents import malformed_error, short_repr
@@ -253,12 +253,13 @@ def _check_schema(declared: AnySchema, plan: Plan | FeaturePlan) -> Iterator[str
         if now is None or each.is_declared:
             continue  # reported above
         name = short_repr(each.name)
-        if each.kind not in (None, now.kind) or not (
-            each.has_undeclared_edges or each.bins == now.bins
-        ):
+        same_bins = each.has_undeclared_edges or each.bins == now.bins
+        if each.kind not in (None, now.kind) or each.length != now.length or not same_bins:
             yield f"column {name} is of another kind than was declared."
         if each.low not in (None, now.low) or each.high not in (None, now.high):
             yield f"column {name} has other bounds than were declared."
+        if len(now.vocabulary or ()) > MAX_ESTIMATED_WORDS:
+            yield f"column {name} has more words than could be estimated privately."
         if len(now.categories or ()) > plan.most:
             yield f"column {name} has more categories than could be estimated privately."
         if (

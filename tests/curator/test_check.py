@@ -106,6 +106,8 @@ class TestProposal:
         age = Column(name="age", low=0, high=120, bins=(18, 65))
         pay = Column(name="pay", kind="number", bins=4)
         note = Column(name="note", vocabulary=("cat",))
+        tokens = Column(name="note", length=9)  # its vocabulary is for a private estimate
+        assert check(tmp_path, good_rows(), declared(tokens)).proposed.columns[5] == tokens
         columns = check(tmp_path, good_rows(), declared(age, pay, note)).proposed.columns
         assert columns[1] == age
         assert columns[2] == Column(name="pay", low=1220, high=1600, bins=4)
