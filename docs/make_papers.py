@@ -58,7 +58,7 @@ def make_page() -> str:
         table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
         parts.append(f'\n## {title}\n\n<div class="wide" markdown>\n\n{table}\n\n</div>\n')
         parts += [
-            f"\n![{row.key}: {row.shows}](images/{Path(picture).name})\n"
+            f"\n![{row.key}: {row.shows}](images/{name_picture(picture)})\n"
             for row in own
             for picture in row.pictures
         ]
@@ -90,14 +90,22 @@ def make_cells(row: Row) -> tuple[str, ...]:
 
 
 def _escape(text: str) -> str:
-    return re.sub(r"([|*<])", r"\\\1", text).replace("\n", "<br>")
+    return re.sub(r"([|*])", r"\\\1", text.replace("<", "&lt;")).replace("\n", "<br>")
+
+
+def name_picture(path: str) -> str:
+    """Name the copy of a study's picture: the study, and the name that it has there."""
+    return f"{Path(path).parts[1]}-{Path(path).name}"
 
 
 def make_files() -> dict[Path, str]:
     """Return the text of the page and of its pictures, by path."""
     _, rows = read_registry()
-    pictures = [ROOT / picture for row in rows for picture in row.pictures]
-    drawn = {IMAGES / each.name: each.read_text(encoding="utf-8") for each in pictures}
+    drawn = {
+        IMAGES / name_picture(picture): (ROOT / picture).read_text(encoding="utf-8")
+        for row in rows
+        for picture in row.pictures
+    }
     return {PAGE: make_page(), **drawn}
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import json
+import math
 import re
 import runpy
 import shlex
@@ -11,6 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import registry
 import reproduce
@@ -29,8 +32,8 @@ ITEMS = {
     "Bao": (
         *(f"Table {number}" for number in ROMAN), *(f"Fig. {number}" for number in range(1, 13)),
         *(f"Algorithm {number}" for number in range(1, 5)), "Lemma 1", "Corollary 1",
-        "Definition 1", "Definition 2", "Eq. 4", "Eq. 7", "Eq. 8", "Eq. 9", "IV-B, epsilons",
-        "VI-C, feature crossovers", "VI-D, CNN below FCN", "VIII-C, cost of MGRS",
+        "Definition 1", "Definition 2", "Eq. 4", "Eq. 7", "Eq. 8", "Eq. 9", "IV-A, splits",
+        "IV-B, epsilons", "VI-C, feature crossovers", "VI-D, CNN below FCN", "VIII-C, cost of MGRS",
         "IX-B, cost of PAFS", "IX-B, cost of CFS", "IX-B, run times", "C-E, clipping",
     ),
     "Fu": (
@@ -141,6 +144,59 @@ def test_every_study_has_a_readme_and_is_in_the_index():
     assert [path.name for path in studies if not (path / "README.md").is_file()] == []
     assert [path.name for path in studies if f"]({path.name}/README.md)" not in index] == []
     assert [line for line in index.splitlines() if len(line) > 120] == []
+
+
+@pytest.mark.oracle
+def test_the_papers_own_arithmetic():
+    """Numbers of the texts that follow from printed tables, and those that do not."""
+    table_i = [  # parameters, DP-SGD and SGD of STW, then of PAW; printed gaps and ratio
+        (1_820_330, 47.76, 67.54, 246_554, 50.22, 61.46, 2.46, -6.08, 7.4),
+        (197_130, 96.88, 99.42, 56_970, 97.86, 99.38, 0.98, -0.04, 3.5),
+        (1_817_930, 82.72, 91.68, 600_522, 84.72, 90.90, 2.00, -0.78, 3.0),
+        (636_938, 40.12, 57.14, 19_914, 43.66, 45.36, 3.54, -11.78, 32.0),
+        (66_762, 93.10, 97.54, 9_610, 94.94, 96.34, 1.84, -1.20, 6.9),
+        (221_066, 72.90, 85.32, 39_818, 76.10, 84.12, 3.20, -1.20, 5.6),
+        (38_410, 85.00, 89.62, 9_610, 86.74, 87.70, 1.74, -1.92, 4.0),
+        (903_524, 66.74, 94.88, 89_828, 74.78, 91.88, 8.04, -3.00, 10.1),
+    ]
+    for large, dp, sgd, small, dp_small, sgd_small, gap, gap_sgd, ratio in table_i:
+        assert dp_small - dp == pytest.approx(gap, abs=1e-9)
+        assert sgd_small - sgd == pytest.approx(gap_sgd, abs=1e-9)
+        assert large / small == pytest.approx(ratio, abs=0.06)
+    assert 61_706 - 56_970 == 4_736
+    assert 87.08 - 64.40 == pytest.approx(22.68)  # Table V; the text prints 22.62
+    assert 8922.4 / (math.e - 1.1) == pytest.approx(5_514, abs=1)  # Fig. 6; the text prints 13,574
+    assert 19_145 / 13_574 == pytest.approx(1.41, abs=5e-3)
+    assert 11.51 / 0.2011 == pytest.approx(57.2, abs=0.05)
+    dense = [6 * units + units + (layers - 1) * (units + 1) * units + units + 1
+             for layers, units in ((12, 60), (6, 120))]  # fmt: skip
+    assert dense == [40_741, 73_561]
+    gains = {key: np.mean(each, axis=0) for key, each in _gains_of_lin().items()}
+    printed = {
+        ("3", "cnn"): (3, 18), ("4", "cnn"): (8, 14), ("5", "cnn"): (10, 22),
+        ("4", "lstm"): (13, 25), ("5", "lstm"): (12, 23),
+    }  # fmt: skip
+    for key, (accuracy, loss) in printed.items():
+        assert 100 * gains[key] == pytest.approx([accuracy, -loss], abs=0.51)
+    assert 100 * gains["3", "lstm"] == pytest.approx([15.4, -48.7], abs=0.1)  # printed: 18 and 55
+
+
+def _gains_of_lin() -> dict[tuple[str, str], list[tuple[float, float]]]:
+    """Accuracy and loss of AC less those of CA, by table and network, of the paper's cells."""
+    text = (ROOT / "benchmarks" / "factors" / "paper.csv").read_text()
+    cells = {
+        tuple(row[key] for key in ("table", "network", "optimizer", "clip", "sigma", "order")): (
+            float(row["accuracy"]), float(row["loss"])
+        )
+        for row in csv.DictReader(text.splitlines())
+        if row["table"] in ("3", "4", "5")
+    }  # fmt: skip
+    found: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    for key, (accuracy, loss) in cells.items():
+        if key[-1] == "AC":
+            other = cells[*key[:-1], "CA"]
+            found.setdefault(key[:2], []).append((accuracy - other[0], loss - other[1]))
+    return found
 
 
 LINES = [

@@ -88,7 +88,10 @@ def lasts(schedule: Schedule) -> int:
 def divergence(order: int, q: float, sigma: float) -> float:
     """The Renyi divergence of a sampled Gaussian at a whole order, by the binomial sum."""
     logs = [
-        math.log(math.comb(order, k) * (1 - q) ** (order - k) * q**k) + k * (k - 1) / 2 / sigma**2
+        math.log(math.comb(order, k))
+        + (order - k) * math.log1p(-q)
+        + k * math.log(q)
+        + k * (k - 1) / 2 / sigma**2
         for k in range(order + 1)
     ]
     top = max(logs)
@@ -169,6 +172,40 @@ def test_figure_3():
     strong = yu_strong_composition(**LONG).value
     assert strong == pytest.approx(33.821, abs=5e-4)
     assert strong == pytest.approx(34.3, rel=0.015)
+
+
+@pytest.mark.oracle
+def test_figure_1():
+    """At q .01 and sigma 4 the divergence changes at order 147: 2 sigma^2 log(1/q)."""
+    change = 2 * 16 * math.log(100)
+    assert change == pytest.approx(147, abs=0.5)
+    assert divergence(100, 0.01, 4.0) < 0.05
+    slope = (divergence(300, 0.01, 4.0) - divergence(250, 0.01, 4.0)) / 50
+    assert slope == pytest.approx(1 / 32, rel=0.05)
+
+
+@pytest.mark.oracle
+def test_sweeps_over_q_and_sigma():
+    """Figure 3 by its caption: 200 epochs by q and by sigma; and section V-A's one Gaussian."""
+
+    def sampled(q: float, sigma: float) -> float:
+        epochs = {"sampling_probability": q, "noise_multiplier": sigma, "steps": round(200 / q)}
+        found = yu_theorem3(**epochs, delta=DELTA).value
+        assert found is not None
+        return found
+
+    def reshuffled(sigma: float) -> float:
+        found = yu_reshuffled(noise_multiplier=sigma, epochs=200, delta=DELTA).value
+        assert found is not None
+        return found
+
+    rates = [sampled(q, 6.0) for q in (0.002, 0.005, 0.01)]
+    assert rates == sorted(rates)
+    assert rates[-1] < reshuffled(6.0)
+    assert reshuffled(5.0) - reshuffled(14.0) > 5 * (sampled(0.004, 5.0) - sampled(0.004, 14.0)) > 0
+    assert 1 / (2 * 36) == pytest.approx(0.0139, abs=5e-5)
+    assert math.sqrt(2 * math.log(1.25 / DELTA)) / 6 == pytest.approx(0.808, abs=1e-3)
+    assert price(Gaussian(6.0), DELTA).epsilon == pytest.approx(0.595, abs=1e-3)
 
 
 @pytest.mark.oracle

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import beta, binom, chi2, chisquare
@@ -437,3 +438,16 @@ def test_what_is_no_count_of_slots_is_refused():
         ):
             with pytest.raises(UsageError, match="integer"):
                 TruncatedPoisson(**names)  # pyright: ignore
+
+
+@pytest.mark.oracle
+def test_a_data_loader_reshuffles_and_poisson_batches_do_not():
+    """Yu et al.'s Table I: batches of 1 of ten records, so one epoch has ten steps."""
+    torch.manual_seed(0)
+    loader = torch.utils.data.DataLoader(torch.arange(10), batch_size=1, shuffle=True)
+    epochs = [[int(each) for each in loader] for _ in range(5)]
+    assert all(sorted(epoch) == list(range(10)) for epoch in epochs)
+    assert len({tuple(epoch) for epoch in epochs}) == 5
+    sampled = batches(0.1, n=10, draws=10)
+    assert set(sampled.sum(axis=1)) - {1} != set()  # sizes of batches
+    assert set(sampled.sum(axis=0)) - {1} != set()  # times that a record is used
