@@ -755,8 +755,8 @@ MUTANTS = (
     ),
     Mutant(
         "layer rules: the gradients of tokens are added up in float32",
-        "terms = multiply_rows(d, factors)[words].double()",
-        "found, terms = found.float(), multiply_rows(d, factors)[words]",
+        "found.index_put_((numbers,), terms.double(), accumulate=True)",
+        "found = found.float().index_put_((numbers,), terms, accumulate=True)",
         "training/test_cancelling.py",
     ),
     Mutant(

@@ -627,10 +627,12 @@ class EmbeddingRule(LayerRule):
         layer, (numbers, d) = captured.layer, self._list_terms(captured, 1)
         assert isinstance(layer, TokenEmbedding)
         found = torch.zeros(layer.weight.shape, dtype=torch.float64, device=d.device)
-        words = numbers != PADDING_TOKEN
-        terms = multiply_rows(d, factors)[words].double()
+        terms = multiply_rows(d, factors)
+        if d.device.type == "cpu":  # a GPU would have to wait for the number of words
+            words = numbers != PADDING_TOKEN
+            numbers, terms = numbers[words], terms[words]
         # Without atomic additions, so that a GPU adds in the same order in each run.
-        found.index_put_((numbers[words],), terms, accumulate=True)
+        found.index_put_((numbers,), terms.double(), accumulate=True)
         yield layer.weight, found.to(d.dtype)
 
     def form_gradients(self, captured: CapturedLayer) -> dict[str, Tensor]:
