@@ -31,6 +31,18 @@ class Mutant:
 
 MUTANTS = (
     Mutant(
+        "genes: a batch size is not charged",
+        'PRIVACY_SETTINGS = ("steps", "steps_scale", "batch", "batch_share", "clip_norm")',
+        'PRIVACY_SETTINGS = ("steps", "steps_scale", "batch_share", "clip_norm")',
+        "training/test_settings.py",
+    ),
+    Mutant(
+        "genes: weights do not decay",
+        "max(0.0, 1.0 - decay)",
+        "1.0",
+        "training/test_trainer.py",
+    ),
+    Mutant(
         "user modules: the records of a batch are run together",
         "return self.map_records(lambda record: self.module(record[None])[0], x)",
         "return self.module(x)",

@@ -530,7 +530,7 @@ class SearchRequest(TrainRequest, ChoiceRequest):
     space: str | Path | Values | Space | type = option(
         "auto",
         "Search space: auto (the portfolio), images, tables, fcn, cnn, rnn, fcn-paper, "
-        "cnn-paper, fcn-rwt, cnn-rwt, a .toml, or module:CLASS of your own nn.Module.",
+        "cnn-paper, fcn-deep, fcn-rwt, cnn-rwt, a .toml, or module:CLASS of your own nn.Module.",
         SEARCH,
         reads=str,
     )

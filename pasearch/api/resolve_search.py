@@ -63,6 +63,8 @@ OVERRIDING_FIELDS = {
     "learning_rate_growth": "learning_rate", "learning_rate_most": "learning_rate",
     "steps": "steps", "steps_scale": "steps", "batch_share": "expected_batch_size",
     "average": "average", "clip_norm": "bounding", "momentum": "momentum",
+    "batch": "expected_batch_size", "weight_decay": "weight_decay",
+    "learning_rate_end": "learning_rate_schedule",
 }  # fmt: skip
 """Recipe field that, if the user sets it, replaces each setting of a portfolio entry."""
 

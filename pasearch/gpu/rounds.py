@@ -349,13 +349,15 @@ def can_use_rounds(recipe: Recipe) -> bool:
     """Check whether a recipe's steps may run in rounds.
 
     Adaptive clipping, encoded gradients, non-Gaussian noise, noise on each record, screening and
-    validation-driven schedules need a result of the device in every step.
+    validation-driven schedules need a result of the device in every step. The kernels know neither
+    weight decay nor learning-rate schedules.
     """
     bounding = recipe.bounding
     known = bounding is None or (
         not bounding.is_adaptive and type(bounding).sums is ClippingMethod.sums
     )
     asked = recipe.screening is not None or recipe.schedule.is_validation_driven
+    asked |= bool(recipe.weight_decay) or recipe.learning_rate_schedule is not None
     return known and not asked and recipe.noise is None and recipe.noise_before_clip is None
 
 

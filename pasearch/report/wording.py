@@ -115,6 +115,8 @@ def format_steps(recipe: Recipe, made: int | None = None) -> str:
 def describe_optimizer(recipe: Recipe) -> str:
     """Describe the optimizer and the averaging of weights."""
     words = recipe.optimizer_stage.describe()
+    if recipe.weight_decay:
+        words += f", weight decay {recipe.weight_decay:g}"
     if recipe.average is None:
         return words
     return f"{words}, weights averaged over about the last {100 * recipe.average:g} % of the steps"
@@ -126,7 +128,8 @@ def format_settings(settings: Values) -> list[tuple[str, str]]:
     Settings that the description of the recipe includes, and scale factors of 1, are left out.
     """
     of_recipe = {
-        "recipe", "steps", "batch_share", "average", "clip_norm", "momentum", "learning_rate_most",
+        "recipe", "steps", "batch", "batch_share", "average", "clip_norm", "momentum",
+        "learning_rate_most", "learning_rate_end", "weight_decay",
     }  # fmt: skip
     return [
         (replace_underscores(name), f"{value:g}")

@@ -19,12 +19,13 @@ if TYPE_CHECKING:
 
 SETTINGS = (
     "learning_rate", "learning_rate_scale", "learning_rate_growth", "learning_rate_most", "steps",
-    "steps_scale", "batch_share", "average", "clip_norm", "momentum",
+    "learning_rate_end", "steps_scale", "batch", "batch_share", "average", "clip_norm", "momentum",
+    "weight_decay",
 )  # fmt: skip
 """Names of the hyperparameters that a candidate may set; `training.settings` applies them to the
 training configuration (recipe)."""
 
-PRIVACY_SETTINGS = ("steps", "steps_scale", "batch_share", "clip_norm")
+PRIVACY_SETTINGS = ("steps", "steps_scale", "batch", "batch_share", "clip_norm")
 """Names of the hyperparameters that can change the privacy cost."""
 
 

@@ -32,6 +32,7 @@ SPACE_DESCRIPTIONS = {
 SPACE_SOURCES = {
     "fcn-paper": "Bao et al., Table XI",
     "cnn-paper": "Bao et al., Table XII",
+    "fcn-deep": "Bao et al., section VIII-A, one width for all layers",
     "fcn-rwt": "Bao et al., Table XI, layers trainable or frozen at random weights (IX-A)",
     "cnn-rwt": "Bao et al., Table XII, layers trainable or frozen at random weights (IX-A)",
 }
@@ -103,7 +104,7 @@ def count_architectures(space: SearchSpace) -> int:
     depth_gene = next(gene for gene in DEPTH_GENES if gene in GENE_DEFAULTS[space.family])
     depths = genes.pop(depth_gene, (GENE_DEFAULTS[space.family][depth_gene],))
     sizes = [
-        (len(choices), int(gene[-1]) if gene[-1].isdigit() else 0)
+        (len(choices), int(gene.rpartition("_")[2]) if gene[-1].isdigit() else 0)
         for gene, choices in genes.items()
     ]
     return sum(math.prod(size for size, layer in sizes if layer <= depth) for depth in depths)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -49,11 +49,14 @@ if TYPE_CHECKING:
 
 
 def _make_fcn_layers(genes: Mapping[str, Any]) -> tuple[Layer, ...]:
-    """Make the hidden layers of Table XI: gene `layers` is their number, 0 for a linear model."""
+    """Make the hidden layers of Table XI: gene `layers` is their number, 0 for a linear model.
+
+    `units` and `activation` are those of each layer without its own.
+    """
     return tuple(
         Dense(
-            units=genes[f"units_{i}"],
-            activation=genes[f"activation_{i}"],
+            units=genes[f"units_{i}"] or genes["units"] or (128, 64, 32)[min(i, 3) - 1],
+            activation=genes[f"activation_{i}"] or genes["activation"],
             trainable=genes[f"trainable_{i}"],
             dropout=genes["dropout"],
         )
@@ -107,13 +110,18 @@ def _make_rnn_layers(genes: Mapping[str, Any]) -> tuple[Layer, ...]:
 
 LAYER_BUILDERS = {"fcn": _make_fcn_layers, "cnn": _make_cnn_layers, "rnn": _make_rnn_layers}
 
-# Genes of each family, with their values in a space that does not list them.
+MAX_HIDDEN_LAYERS = 16
+"""Maximum number of hidden layers of family `fcn`, as in section VIII-A of Bao et al."""
+
+# Genes of each family, with their values in a space that does not list them. None: see the builder.
 GENE_DEFAULTS: dict[str, dict[str, Any]] = {
     "fcn": {
         "layers": 1,
-        **{f"units_{i}": units for i, units in enumerate((128, 64, 32), start=1)},
-        **{f"activation_{i}": "tanh" for i in (1, 2, 3)},
-        **{f"trainable_{i}": True for i in (1, 2, 3)},
+        "units": None,
+        "activation": "tanh",
+        **{f"units_{i}": None for i in range(1, MAX_HIDDEN_LAYERS + 1)},
+        **{f"activation_{i}": None for i in range(1, MAX_HIDDEN_LAYERS + 1)},
+        **{f"trainable_{i}": True for i in range(1, MAX_HIDDEN_LAYERS + 1)},
         "dropout": 0.0,
     },
     "cnn": {
@@ -195,6 +203,14 @@ BUILT_IN_SPACES: dict[str, dict[str, Any]] = {
         "default": DEFAULT_SCALES,
     },
     "fcn-paper": {"family": "fcn", "choices": {**TABLE_XI, "dropout": (0.2,)}},
+    "fcn-deep": {
+        "family": "fcn",
+        "choices": {
+            "layers": (1, 2, 4, 8, 16),
+            "units": (64, 128, 256),
+            "activation": ("tanh", "sigmoid", "relu"),
+        },
+    },
     "fcn-rwt": {"family": "fcn", "choices": {**TABLE_XI, **_RWT_FCN, "dropout": (0.2,)}},
     "cnn": {
         "family": "cnn",
@@ -277,7 +293,7 @@ class Space(ABC):
 
     @abstractmethod
     def iterate_shapes(self) -> Iterator[Candidate]:
-        """Iterate over candidates, at least one of every network shape in the space."""
+        """Iterate over candidates of all network shapes, or of extreme ones if there are many."""
 
     @abstractmethod
     def settings(self) -> list[tuple[tuple[str, float], ...]]:
@@ -390,7 +406,10 @@ class SearchSpace(Space):
                 )
             for value in values:
                 self.check_value(where, gene, value)
-            if gene in ("steps", "steps_scale", "batch_share") and len(values) > MAX_STEP_COUNTS:
+            if (
+                gene in ("steps", "steps_scale", "batch", "batch_share")
+                and len(values) > MAX_STEP_COUNTS
+            ):
                 raise UsageError(
                     f"{where}: has {len(values)} values: expected {MAX_STEP_COUNTS} or fewer, "
                     "because each has a separate privacy cost. Use fewer values."
@@ -403,16 +422,13 @@ class SearchSpace(Space):
                 raise UsageError(
                     f"Space {self.name!r}: default {gene} = {value!r} is not one of its choices."
                 )
-        for absolute in ("learning_rate", "steps"):
-            if absolute in genes and f"{absolute}_scale" in genes:
-                raise UsageError(
-                    f"Space {self.name!r}: use {absolute} or {absolute}_scale, not both."
-                )
+        _check_alternatives(f"Space {self.name!r}", genes)
         for what, named in (
             ("shapes of a network", [g for g in genes if self.is_shape_gene(g)]),
             ("settings of the recipe", [g for g in genes if g in SETTINGS]),
         ):
-            many = math.prod(len(dict(self.choices)[gene]) for gene in named)
+            sizes = [len(dict(self.choices)[g]) for g in named if not g.startswith("units_")]
+            many = math.prod(sizes)  # of free widths, only the extremes are evaluated
             if many > MAX_COMBINATIONS:
                 raise UsageError(
                     f"Space {self.name!r} has {many:,} {what}, by {', '.join(named)}: expected at "
@@ -483,9 +499,18 @@ class SearchSpace(Space):
         return [tuple(zip(names, combination, strict=True)) for combination in combinations]
 
     def iterate_shapes(self) -> Iterator[Candidate]:
-        varied = [(gene, len(values)) for gene, values in self.choices if self.is_shape_gene(gene)]
-        for indices in product(*(range(size) for _, size in varied)):
-            genes = dict(zip((gene for gene, _ in varied), indices, strict=True))
+        varied = {gene: values for gene, values in self.choices if self.is_shape_gene(gene)}
+        free = [gene for gene in varied if gene.startswith("units_")]
+        if math.prod(map(len, varied.values())) <= MAX_COMBINATIONS:
+            free = []
+        # A dense layer of any width fits, and a wider one has more parameters.
+        extremes = [
+            {gene: varied[gene].index(choose(varied[gene])) for gene in free}
+            for choose in ((min, max) if free else (min,))
+        ]
+        rest = {gene: range(len(values)) for gene, values in varied.items() if gene not in free}
+        for indices, widths in product(product(*rest.values()), extremes):
+            genes = {**dict(zip(rest, indices, strict=True)), **widths}
             yield self.candidate([genes.get(gene, 0) for gene in self.genes])
 
     def to_json(self) -> dict[str, Any]:
@@ -619,11 +644,17 @@ def check_settings(settings: object) -> None:
         if name not in SETTINGS:
             raise UsageError(f"{where}: no such setting: expected one of {', '.join(SETTINGS)}.")
         _check_gene(where, name, value)
-    for absolute in ("learning_rate", "steps"):
-        if absolute in settings and f"{absolute}_scale" in settings:
-            raise UsageError(
-                f"Settings of a network: use {absolute} or {absolute}_scale, not both."
-            )
+    _check_alternatives("Settings of a network", settings)
+
+
+def _check_alternatives(where: str, names: Collection[str]) -> None:
+    """Raise UsageError if two names set the same hyperparameter; `where` begins the message."""
+    for one, other in (
+        ("learning_rate", "learning_rate_scale"), ("steps", "steps_scale"),
+        ("batch", "batch_share"),
+    ):  # fmt: skip
+        if one in names and other in names:
+            raise UsageError(f"{where}: use {one} or {other}, not both.")
 
 
 def _parse_values(name: str, gene: str, given: object) -> tuple[Any, ...]:
@@ -678,19 +709,21 @@ def _check_gene(where: str, gene: str, value: object) -> None:
         expected = "" if isinstance(value, bool) else "true or false"
     elif gene.startswith("dropout") or gene == "momentum":
         expected = "" if 0.0 <= number < 1.0 else "a number in [0, 1)"
+    elif gene in ("batch_share", "learning_rate_end"):
+        expected = "" if 0.0 < number <= 1.0 else "a fraction in (0, 1]"
+    elif gene == "weight_decay":
+        expected = "" if 0.0 <= number <= MAX_SCALE else f"a number from 0 to {MAX_SCALE:g}"
     elif gene.startswith("learning_rate") or gene in ("steps_scale", "clip_norm"):
         if not 0.0 < number <= MAX_SCALE:
             expected = f"a finite number above 0, at most {MAX_SCALE:g}"
-    elif gene == "batch_share":
-        expected = "" if 0.0 < number <= 1.0 else "a fraction in (0, 1]"
     elif gene == "average":
         expected = "" if 0.0 < number < 1.0 else "a fraction in (0, 1)"
     elif gene == "layers":
-        if not (isinstance(value, int) and 0 <= number <= 3):
-            expected = "0 (a linear model), 1, 2 or 3"
+        if not (isinstance(value, int) and 0 <= number <= MAX_HIDDEN_LAYERS):
+            expected = f"an integer from 0 (a linear model) to {MAX_HIDDEN_LAYERS}"
     elif not (isinstance(value, int) and number > 0):
         expected = "an integer above 0"
-    elif gene == "steps":
+    elif gene in ("steps", "batch"):
         check_positive_integer(where, value)
     elif number > MAX_LAYER_SIZE:
         expected = f"at most {MAX_LAYER_SIZE:,}"

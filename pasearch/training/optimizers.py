@@ -7,6 +7,9 @@ The new weights, for weights w, gradient g and learning rate r:
     adam             w - r m / (sqrt(v) + e)
     adam-corrected   w - r m / sqrt(max(v - s^2, f^2)), with the standard deviation s of noise in g
 
+With weight decay d, w is multiplied by 1 - r d first (decoupled from the gradient). A learning-rate
+schedule multiplies r by a factor of the epoch, which is fixed before data are read.
+
 m and v are the first and second moments of Adam, with bias correction. The noise adds s^2 to v on
 average. If s^2 is most of v, Adam behaves like SGD with momentum; the subtraction of s^2 restores
 the scaling of Adam. f is a lower limit of the divisor, because v - s^2 may be negative.
@@ -14,7 +17,8 @@ the scaling of Adam. f is a lower limit of the divisor, because v - s^2 may be n
 The results are bit-identical to those of `torch.optim`, which is not used because its import takes
 longer than a small training.
 
-Source: Kingma and Ba 2015; Tang, Shpilevskiy and Lecuyer 2023 ("DP-AdamBC").
+Source: Kingma and Ba 2015; Tang, Shpilevskiy and Lecuyer 2023 ("DP-AdamBC"); Loshchilov and Hutter
+2019 (decoupled weight decay); Yu et al., Fig. 10 (a linear decrease of the learning rate).
 """
 
 from __future__ import annotations
@@ -25,7 +29,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from pasearch.registry import Registry, Stage
+from pasearch.accounting.checks import check_fraction, check_positive, check_positive_integer
+from pasearch.registry import FieldChecks, Registry, Stage
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -48,6 +53,10 @@ class UpdateRule:
 
     share = 1.0
     """Factor on every `grad`; for sums over a batch, 1 / batch size."""
+    pace = 1.0
+    """Factor on the learning rate in the next step."""
+    shrinkage = 1.0
+    """Factor on every weight before the next update: 1 - learning rate * weight decay."""
 
     def __init__(self, parameters: Sequence[Tensor], rate: float):
         self.parameters, self.rate = list(parameters), rate
@@ -60,6 +69,8 @@ class UpdateRule:
         with torch.no_grad():
             for parameter, state in zip(self.parameters, self.states, strict=True):
                 if parameter.grad is not None:
+                    if self.shrinkage != 1.0:
+                        parameter.mul_(self.shrinkage)
                     self.move(parameter, parameter.grad, state)
 
     def move(self, parameter: Tensor, gradient: Tensor, state: dict[str, Any]) -> None:
@@ -90,7 +101,7 @@ class SgdUpdate(UpdateRule):
 
     def move(self, parameter: Tensor, gradient: Tensor, state: dict[str, Any]) -> None:
         """Update one parameter: w - r (g + b g' + b^2 g'' + ...)."""
-        rate = self.rate
+        rate = self.rate * self.pace
         if not self.momentum:
             rate *= self.share
         elif state:
@@ -136,8 +147,45 @@ class AdamUpdate(UpdateRule):
             noise = state["noise"] / started
             clean = state["square"].div(started).sub_(noise)
             spread = clean.clamp_(min=max(DIVISOR_FLOOR**2 * noise, 1e-16)).sqrt_()
-        pace = -self.rate / (1.0 - self.first ** state["step"])
+        pace = -self.rate * self.pace / (1.0 - self.first ** state["step"])
         parameter.addcdiv_(state["mean"], spread, value=pace)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearningRateDecay(Stage):
+    """Decrease of the learning rate: factor (1 - end) (1 - epoch / period)^power + end.
+
+    Args:
+        end: Final factor, in (0, 1).
+        period: Number of epochs until the factor is `end`, 1 or more.
+        power: Exponent, above 0; 1 is linear.
+
+    Cost: none, because the factor is data-independent.
+    Source: Yu et al., Section VI-B ("Learning rate"), with power 1 and period 10.
+    """
+
+    name: ClassVar[str] = "decay"
+    description_template: ClassVar[str] = (
+        "learning rate falls to {end:g} of its start in {period:,} epochs, as the power {power:g} "
+        "of the remaining fraction"
+    )
+    checks: ClassVar[FieldChecks] = {
+        "end": check_fraction, "period": check_positive_integer, "power": check_positive,
+    }  # fmt: skip
+    end: float
+    period: int
+    power: float = 1.0
+
+    def factor(self, epoch: int) -> float:
+        """Compute the factor of an epoch, from 0, in (0, 1]."""
+        return (1.0 - self.end) * max(0.0, 1.0 - epoch / self.period) ** self.power + self.end
+
+
+LEARNING_RATE_SCHEDULES = Registry(
+    "learning_rate_schedule", LearningRateDecay, "pasearch.training.optimizers",
+    default=LearningRateDecay.name, example="{ end = 0.1, period = 10 }",
+)  # fmt: skip
+LEARNING_RATE_SCHEDULES.register(LearningRateDecay)
 
 
 class Optimizer(Stage):

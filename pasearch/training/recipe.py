@@ -57,7 +57,12 @@ from pasearch.training.batching import BATCHINGS, Batching
 from pasearch.training.clipping import CLIPPING_METHODS, ClippingMethod, FlatClipping
 from pasearch.training.noise import DENOISINGS, Denoising
 from pasearch.training.noise_before_clip import ORDERS, NoiseBeforeClip
-from pasearch.training.optimizers import OPTIMIZERS, Optimizer
+from pasearch.training.optimizers import (
+    LEARNING_RATE_SCHEDULES,
+    OPTIMIZERS,
+    LearningRateDecay,
+    Optimizer,
+)
 from pasearch.training.schedules import SCHEDULES, Schedule, UniformSchedule
 from pasearch.training.screening import SCREENINGS, Annealing
 
@@ -99,6 +104,9 @@ class Recipe:
             the same effect with and without it), "adam", or "adam-corrected" (subtracts the noise
             variance from the second moment).
         momentum: Momentum in [0, 1), or beta_1 of Adam.
+        weight_decay: Weight decay d, 0 or above: each step multiplies the weights by
+            1 - learning rate * d.
+        learning_rate_schedule: Decrease of the learning rate over epochs. None: constant.
         average: Horizon of the moving average of weights, as a fraction of the steps. None: no
             averaging.
         temperature: Divisor of the logits, above 0, applied to the output layer after the last
@@ -126,6 +134,8 @@ class Recipe:
     denoising: Denoising | None = None
     optimizer: str = "momentum"
     momentum: float = 0.9
+    weight_decay: float = 0.0
+    learning_rate_schedule: LearningRateDecay | None = None
     average: float | None = 0.1
     temperature: float | None = None
     class_weights: tuple[float, ...] | None = None
@@ -141,7 +151,8 @@ class Recipe:
         for name in ("learning_rate", "noise_multiplier", "temperature"):
             if getattr(self, name) is not None:
                 checked[name] = check_positive(name, getattr(self, name))
-        checked["momentum"] = check_nonnegative("momentum", self.momentum)
+        for name in ("momentum", "weight_decay"):
+            checked[name] = check_nonnegative(name, getattr(self, name))
         if self.average is not None:
             checked["average"] = check_fraction("average", self.average)
         if self.class_weights is not None:
@@ -185,7 +196,7 @@ class Recipe:
         """List the optional stages that are set, in their order within a step."""
         given = (
             self.augmentation, self.noise_before_clip, self.noise, self.schedule, self.denoising,
-            self.screening,
+            self.screening, self.learning_rate_schedule,
         )  # fmt: skip
         return [each for each in given if each is not None]
 
@@ -357,6 +368,12 @@ class Recipe:
             return self.noise_multiplier
         return self.noise_multiplier * self.schedule.factor(self.make_batching(n).epoch(step))
 
+    def learning_rate_factor_at(self, step: int, n: int) -> float:
+        """Compute the factor of the learning rate schedule in a step, from 0."""
+        if self.learning_rate_schedule is None:
+            return 1.0
+        return self.learning_rate_schedule.factor(self.make_batching(n).epoch(step))
+
     def within(self, n: int) -> Recipe:
         """Copy the recipe with an expected batch size of at most n."""
         return replace(self, expected_batch_size=min(self.expected_batch_size, n))
@@ -368,10 +385,11 @@ class Recipe:
         return replace(self, noise_multiplier=None, bounding=None, noise=None, denoising=None)
 
     def to_json(self) -> dict[str, Any]:
-        """Convert to a dictionary of JSON values, without a temperature of 1 as in old files."""
+        """Convert to a dictionary of JSON values, without fields that old files do not have."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
-        if self.temperature == 1.0:
-            del values["temperature"]
+        for name, usual in OMITTED_VALUES.items():
+            if values[name] == usual:
+                del values[name]
         return {
             name: value.to_json() if name in STAGE_READERS and value is not None else value
             for name, value in values.items()
@@ -418,6 +436,9 @@ def _find_first_steps(batches: Batching, last: int, steps: int) -> list[int]:
     return [int(start) for start in np.searchsorted(epochs, np.arange(last + 1))]
 
 
+OMITTED_VALUES = {"temperature": 1.0, "weight_decay": 0.0, "learning_rate_schedule": None}
+"""Values that the JSON of a recipe omits, by name of the field."""
+
 NAMED_STAGES: dict[str, Registry[Any]] = {"batching": BATCHINGS, "optimizer": OPTIMIZERS}
 """Stages that are selected by name; their parameters are fields of the recipe."""
 
@@ -428,6 +449,7 @@ TABLE_STAGES: dict[str, Registry[Any]] = {
     "screening": SCREENINGS,
     "augmentation": AUGMENTATIONS,
     "denoising": DENOISINGS,
+    "learning_rate_schedule": LEARNING_RATE_SCHEDULES,
 }
 """Stages that are tables in a recipe file, except for the noise density."""
 

@@ -2,11 +2,14 @@
 
     steps           `steps`, or the number of the recipe times `steps_scale`
     batch           `batch_share`, the fraction of the records in a batch; 1: full batches
+    batch size      `batch`, at most all records
     average         `average`, the horizon of the moving average of weights
     clipping        `clip_norm`, for a clipping method that has one
     learning rate   `learning_rate`; or the rate of the recipe, or of `tune_learning_rate`, times
                     `learning_rate_scale`, and for a strong signal mu n times
-                    `learning_rate_growth`; at most `learning_rate_most`
+                    `learning_rate_growth`; at most `learning_rate_most`; with
+                    `learning_rate_end`, it falls linearly to this fraction until the last epoch
+    optimizer       `momentum`, `weight_decay`
 
 Steps and batch change the privacy cost. The function `apply_settings` is used for both accounting
 and training.
@@ -29,6 +32,7 @@ from typing import Any
 from pasearch.errors import UsageError
 from pasearch.spaces.candidate import PRIVACY_SETTINGS
 from pasearch.training.clipping import ClippingMethod
+from pasearch.training.optimizers import LearningRateDecay
 from pasearch.training.recipe import Recipe, make_default_recipe, tune_learning_rate
 from pasearch.training.temperature import compute_temperature
 
@@ -94,9 +98,16 @@ def apply_settings(recipe: Recipe, settings: Settings, slots: int) -> Recipe:
     own: dict[str, Any] = {"steps": count_steps(recipe, settings)}
     if "batch_share" in values:
         own["expected_batch_size"] = max(1, round(values["batch_share"] * slots))
-    own |= {name: values[name] for name in ("average", "momentum") if name in values}
+    if "batch" in values:
+        own["expected_batch_size"] = min(round(values["batch"]), slots)
+    kept = ("average", "momentum", "weight_decay")
+    own |= {name: values[name] for name in kept if name in values}
     if "clip_norm" in values:
         own["bounding"] = _replace_clip_norm(recipe.bounding, values["clip_norm"])
+    if (end := values.get("learning_rate_end", 1.0)) < 1.0:
+        made = replace(recipe, **own)
+        epochs = max(1, made.make_batching(slots).epoch(made.steps))
+        own["learning_rate_schedule"] = LearningRateDecay(end=end, period=epochs)
     return replace(recipe, **own)
 
 

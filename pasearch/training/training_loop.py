@@ -259,6 +259,10 @@ class Training:
             weights.grad = total
         deviation = self._state.noise_deviation / self._recipe.expected_batch_size
         self._optimizing.set_noise_variance(self._optimizer, deviation**2)
+        recipe = self._recipe
+        pace = recipe.learning_rate_factor_at(self._finished, len(self._slots.y))
+        decay = (recipe.learning_rate or 0.0) * pace * recipe.weight_decay
+        self._optimizer.pace, self._optimizer.shrinkage = pace, max(0.0, 1.0 - decay)
         self._optimizer.step()
         if self._screen is not None:
             self._screen.screen_updates(self._finished)

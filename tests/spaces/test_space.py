@@ -285,16 +285,16 @@ class TestFiles:
             ('family = "rnn"\n[choices]\ncell = ["relu"]', "expected lstm or gru"),
             ('family = "rnn"\n[choices]\nhead = [-1]', "an integer, or 0 for no layer"),
             ("[choices]\nunits_1 = []", "units_1'.*is empty"),
-            ("[choices]\nunits_9 = [1]", "no such gene"),
+            ("[choices]\nunits_17 = [1]", "no such gene"),
             ("[choices]\nunits_1 = [0]", "integer above 0"),
             ("[choices]\nunits_1 = [2.5]", "integer above 0"),
             ("[choices]\nunits_1 = [true]", "integer above 0"),
             ("[choices]\nunits_1 = 64", "expected a list"),
             ('[choices]\nunits_1 = "64"', "expected a list"),
-            ("[choices]\nlayers = [4]", "expected 0 .a linear model., 1, 2 or 3"),
-            ("[choices]\nlayers = [-1]", "expected 0 .a linear model., 1, 2 or 3"),
-            ("[choices]\nlayers = [1.0]", "expected 0 .a linear model., 1, 2 or 3"),
-            ("[choices]\nlayers = [false]", "expected 0 .a linear model., 1, 2 or 3"),
+            ("[choices]\nlayers = [17]", "integer from 0 .a linear model. to 16"),
+            ("[choices]\nlayers = [-1]", "integer from 0 .a linear model. to 16"),
+            ("[choices]\nlayers = [1.0]", "integer from 0 .a linear model. to 16"),
+            ("[choices]\nlayers = [false]", "integer from 0 .a linear model. to 16"),
             ('family = "cnn"\n[choices]\nblocks = [0]', "integer above 0"),
             ('[choices]\nfront_end = ["pca:x"]', "'pca:x' is not known"),
             ('[choices]\nfront_end = "pca:3"', "expected a list"),
@@ -349,3 +349,35 @@ def test_a_range_stays_between_its_ends(low: float, factor: float, log: bool):
     assert all(a <= b for a, b in pairwise(values))
     middle = math.sqrt(low * high) if log else (low + high) / 2
     assert values[len(values) // 2] == pytest.approx(middle)
+
+
+class TestDeepNetworks:
+    """Section VIII-A of Bao et al.: 1 to 16 layers, of one width or of free widths."""
+
+    @pytest.mark.unit
+    def test_one_width_is_that_of_all_layers_without_their_own(self):
+        space = make_space("fcn-deep")
+        assert space.count() == 5 * 3 * 3
+        deepest = space.candidate((4, 1, 2)).architecture
+        assert deepest.describe() == " - ".join(["dense 128 relu"] * 16)
+        mixed = make_space({"choices": {"layers": [3], "units": [64], "units_2": [8]}})
+        assert mixed.candidate((0, 0, 0)).architecture.parameters((4,), 2) == (1_546, 1_546)
+
+    @pytest.mark.unit
+    def test_of_free_widths_the_narrowest_and_the_widest_are_evaluated(self):
+        widths = {f"units_{place}": [32, 8, 64] for place in range(1, 17)}
+        space = make_space({"choices": {"layers": [1, 16], **widths}})
+        assert space.count() == 2 * 3**16
+        units = [{e.units for e in c.architecture.layers} for c in space.iterate_shapes()]
+        assert units == [{8}, {64}, {8}, {64}]
+        assert space.parameter_range((64,), 10)[1] == 65 * 64 + 15 * 65 * 64 + 65 * 10
+
+    @pytest.mark.unit
+    def test_hyperparameters_are_genes(self):
+        genes = {"batch": [100, 250], "weight_decay": [0.0, 0.01], "momentum": [0.0, 0.9],
+                 "learning_rate_end": [0.1, 1.0], "dropout": [0.0, 0.2]}  # fmt: skip
+        space = make_space({"choices": genes})
+        own = dict(space.candidate([1] * 5).settings)
+        assert own == {"batch": 250, "weight_decay": 0.01, "momentum": 0.9, "learning_rate_end": 1}
+        with pytest.raises(UsageError, match="use batch or batch_share, not both"):
+            make_space({"choices": {"batch": [1], "batch_share": [1.0]}})

@@ -14,6 +14,7 @@ from pasearch.spaces.architecture import Architecture
 from pasearch.spaces.candidate import PRIVACY_SETTINGS, SETTINGS, Candidate
 from pasearch.spaces.space import check_settings
 from pasearch.training.clipping import AutoSClipping, FlatClipping
+from pasearch.training.optimizers import LearningRateDecay
 from pasearch.training.recipe import Recipe, make_default_recipe, tune_learning_rate
 from pasearch.training.settings import (
     apply_settings,
@@ -28,7 +29,8 @@ SLOTS = 2000
 VALUES = {
     "learning_rate": 0.3, "learning_rate_scale": 2.0, "learning_rate_growth": 2.0,
     "learning_rate_most": 1.0, "steps": 70, "steps_scale": 0.5, "batch_share": 0.5,
-    "average": 0.3, "clip_norm": 2.0, "momentum": 0.5,
+    "average": 0.3, "clip_norm": 2.0, "momentum": 0.5, "batch": 100, "weight_decay": 0.1,
+    "learning_rate_end": 0.2,
 }  # fmt: skip
 
 
@@ -58,12 +60,23 @@ class TestChanged:
             ("batch_share", 1.0, "expected_batch_size", SLOTS),
             ("batch_share", 0.25, "expected_batch_size", SLOTS // 4),
             ("batch_share", 1e-9, "expected_batch_size", 1),
+            ("batch", 100, "expected_batch_size", 100),
+            ("batch", 10**6, "expected_batch_size", SLOTS),
+            ("weight_decay", 0.1, "weight_decay", 0.1),
+            ("learning_rate_end", 1.0, "learning_rate_schedule", None),
             ("average", 0.3, "average", 0.3),
             ("clip_norm", 2.0, "bounding", FlatClipping(clip_norm=2.0)),
         ]:
             made = apply_settings(recipe(), ((name, value),), SLOTS)
             assert getattr(made, field) == expected
             assert {**made.to_json(), field: 0} == {**recipe().to_json(), field: 0}
+
+    @pytest.mark.unit
+    def test_a_learning_rate_falls_until_the_last_epoch(self):
+        made = apply_settings(recipe(steps=80), (("learning_rate_end", 0.2),), SLOTS)
+        assert made.learning_rate_schedule == LearningRateDecay(end=0.2, period=20)  # batch n / 4
+        rates = [made.learning_rate_factor_at(step, SLOTS) for step in (0, 3, 40, 79, 10**6)]
+        assert rates == pytest.approx([1.0, 1.0, 0.6, 0.24, 0.2])
 
     @pytest.mark.unit
     def test_a_clip_norm_is_for_a_bound_that_has_one(self):

@@ -23,6 +23,7 @@ from pasearch.spaces.modules import KeyedDropout
 from pasearch.training import one_step, training_loop
 from pasearch.training.clipping import FlatClipping
 from pasearch.training.one_step import compute_noisy_sum
+from pasearch.training.optimizers import LearningRateDecay
 from pasearch.training.recipe import Recipe
 from pasearch.training.trainer import Training, train
 
@@ -102,6 +103,29 @@ def test_without_noise_and_bound_the_weights_are_plain_torchs():
                 moves.step()
             assert torch.allclose(ours, weights(plain), atol=1e-5, rtol=1e-5)
             assert not torch.allclose(ours, weights(network()), atol=1e-2)
+
+
+@pytest.mark.oracle
+def test_weight_decay_and_a_falling_rate_are_torchs():
+    """Decoupled decay, as AdamW has it; full batches, so that an epoch is a step."""
+    for optimizer in PLAIN:
+        data = records(public=True)
+        made = recipe(
+            optimizer=optimizer, expected_batch_size=N, steps=6, weight_decay=0.2,
+            learning_rate_schedule=LearningRateDecay(end=0.1, period=4),
+        )  # fmt: skip
+        ours, plain = trained(data, made.with_noise(None)), network()
+        moves = PLAIN[optimizer](plain.parameters())
+        start = moves.param_groups[0]["lr"]
+        for factor in (1.0, 0.775, 0.55, 0.325, 0.1, 0.1):
+            moves.param_groups[0]["lr"] = start * factor
+            moves.zero_grad()
+            functional.cross_entropy(plain(data.x), data.y).backward()
+            with torch.no_grad():
+                for parameter in plain.parameters():
+                    parameter.mul_(1 - 0.5 * factor * 0.2)
+            moves.step()
+        assert torch.allclose(ours, weights(plain), atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.oracle
