@@ -43,8 +43,8 @@ nothing else is stated.
 - **not applicable**: a diagram, a setting, or a definition.
 """
 COLUMNS = (
-    "item", "what it shows", "our reading", "the paper", "ours", "seeds", "share of the steps",
-    "sound cost", "claimed cost", "verdict", "reason", "command",
+    "item", "verdict", "what it shows", "the paper", "ours", "reason", "seeds",
+    "share of the steps", "sound cost", "claimed cost", "our reading", "command",
 )  # fmt: skip
 
 
@@ -56,7 +56,8 @@ def make_page() -> str:
         own = [row for row in rows if row.paper == paper]
         lines = [COLUMNS, ("---",) * len(COLUMNS), *map(make_cells, own)]
         table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-        parts.append(f'\n## {title}\n\n<div class="wide" markdown>\n\n{table}\n\n</div>\n')
+        heading = f"\n## {paper} et al.\n\n*{title}.*\n"
+        parts.append(f'{heading}\n<div class="wide" markdown>\n\n{table}\n\n</div>\n')
         parts += [
             f"\n![{row.key}: {row.shows}](images/{name_picture(picture)})\n"
             for row in own
@@ -80,12 +81,11 @@ def make_cells(row: Row) -> tuple[str, ...]:
     evidence += [f"[test](../{test.partition('::')[0]})" for test in row.tests]
     command = " ".join(filter(None, (row.command, row.full and f"[{row.full}]")))
     texts = (
-        row.item, row.shows, row.reading, row.theirs,
-        describe(row.ours, "\n"), row.seeds, row.steps, describe(row.sound),
-        describe(row.claimed), row.verdict, row.why,
+        row.item, row.verdict, row.shows, row.theirs, describe(row.ours, "\n"), row.why,
+        row.seeds, row.steps, describe(row.sound), describe(row.claimed), row.reading,
     )  # fmt: skip
     cells = [_escape(text) for text in texts]
-    cells[10] += "".join(f", {each}" for each in dict.fromkeys(evidence))
+    cells[5] = ", ".join(dict.fromkeys((cells[5], *evidence)))
     return (*cells, f"`{command}`" if command else "-")
 
 

@@ -33,7 +33,8 @@ ITEMS = {
         *(f"Table {number}" for number in ROMAN), *(f"Fig. {number}" for number in range(1, 13)),
         *(f"Algorithm {number}" for number in range(1, 5)), "Lemma 1", "Corollary 1",
         "Definition 1", "Definition 2", "Eq. 4", "Eq. 7", "Eq. 8", "Eq. 9", "IV-A, splits",
-        "IV-B, epsilons", "VI-C, feature crossovers", "VI-D, CNN below FCN", "VIII-C, cost of MGRS",
+        "IV-B, epsilons", "VI-C, feature crossovers", "VI-D, CNN below FCN",
+        "VIII-A, noisy fitness", "VIII-C, cost of MGRS", "IX-A, learning rates",
         "IX-B, cost of PAFS", "IX-B, cost of CFS", "IX-B, run times", "C-E, clipping",
     ),
     "Fu": (
@@ -126,11 +127,16 @@ def test_what_a_row_names_exists(row: registry.Row):
         text = (ROOT / file).read_text()
         assert all(re.search(rf"(def|class) {name}\b", text) for name in names), test
     program, *words = shlex.split(row.command) or [""]
+    options = {word for word in [*words, *row.full.split()] if word.startswith("--")}
     if program == "python":
-        assert (ROOT / words[0]).is_file(), row.command
+        script = ROOT / words[0]
+        texts = [path.read_text() for path in (script, script.parents[1] / "cells.py")]
+        assert [each for each in options if not any(f'"{each}"' in text for text in texts)] == []
     elif program:
-        commands: Any = typer.main.get_command(app)
-        assert (program, words[0] in commands.commands) == ("pasearch", True), row.command
+        group: Any = typer.main.get_command(app)
+        assert program == "pasearch"
+        known = [name for each in group.commands[words[0]].params for name in each.opts]
+        assert options - {*known, "--help"} == set()
 
 
 @pytest.mark.quick
