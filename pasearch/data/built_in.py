@@ -127,7 +127,7 @@ def _read_idx(path: Path, *, axes: int) -> np.ndarray:
                 raw = _read_announced(file, axes)
         else:
             raise UsageError(
-                f"{path} (or its .gz) is not there: copy the file there, set `data_root=` to "
+                f"{path} (or its .gz) does not exist: copy the file there, set `data_root=` to "
                 "another folder, or download it with `download=True`."
             )
     except (OSError, EOFError, zlib.error) as error:
