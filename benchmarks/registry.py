@@ -11,6 +11,7 @@ computed: the median, the smallest and the largest value, and the number of seed
     minus   keys of the lines that are subtracted, pair by pair; `pairs` has the keys of a pair
     cross   two arms: the largest epsilon at which the first is better (Bao et al., Definition 2)
 
+`draw` has specifications of charts, with `by` = [lines, horizontal axis] and the `axes`' names.
 Lines of --full runs are used only if `where` has `full = true`. The other keys of a row are the
 attributes of `Row`; `paper_steps` and `paper_repeats` are those of one of the paper's trainings or
 figures, `share` is the share as a text where lines do not have it.
@@ -47,12 +48,17 @@ VERDICTS = (*EMPIRICAL, "claim not valid", "not measured yet", "data absent", "n
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """One figure: its name within a specification, its text, its seeds and its lines."""
+    """One figure: its name within a specification, its text, its seeds and its lines.
+
+    `values` are those of the keys in `by`, `numbers` what the median is of.
+    """
 
     name: str
     text: str
     seeds: int
     lines: tuple[Line, ...]
+    values: tuple[Any, ...] = ()
+    numbers: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +83,7 @@ class Row:
     tests: list[str] = field(default_factory=list)
     proof: str = ""
     pictures: list[str] = field(default_factory=list)
+    draw: list[Spec] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         if self.verdict not in VERDICTS:
@@ -169,7 +176,7 @@ def compute_figures(spec: Spec) -> list[Figure]:
     if "cross" in spec:
         return [_cross(spec, lines)] if lines else []
     figures = []
-    for values, own in group(lines, by).items():
+    for values, own in sorted(group(lines, by).items(), key=lambda each: _place(each[0], spec)):
         seeds = len({line[key] for line in own for key in ("seed", "repeat") if key in line})
         numbers, sign = [read_value(line, spec["value"]) for line in own], ""
         if "minus" in spec:
@@ -188,8 +195,26 @@ def compute_figures(spec: Spec) -> list[Figure]:
             if len(numbers) > 1:
                 text += f" ({format_number(min(numbers))} to {format_number(max(numbers))})"
             name = ", ".join(_name(key, each) for key, each in zip(by, values, strict=True))
-            figures.append(Figure(name=name, text=text, seeds=seeds, lines=tuple(own)))
+            figures.append(
+                Figure(
+                    name=name,
+                    text=text,
+                    seeds=seeds,
+                    lines=tuple(own),
+                    values=values,
+                    numbers=tuple(numbers),
+                )
+            )
     return figures
+
+
+def _place(values: tuple[Any, ...], spec: Spec) -> tuple[int, ...]:
+    """Return the places of values in the lists of `where`, so that figures have their order."""
+    lists = [spec.get("where", {}).get(key) for key in spec.get("by", [])]
+    return tuple(
+        each.index(value) if isinstance(each, list) else 0
+        for each, value in zip(lists, values, strict=True)
+    )
 
 
 def _median(lines: list[Line], path: str) -> float:

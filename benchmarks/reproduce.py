@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import os
 import re
 import shlex
 import subprocess
@@ -109,6 +110,8 @@ def main() -> int:
             return subprocess.run(command, check=False, cwd=ROOT).returncode
         else:
             print_row(find_row(rows, options.item))
+    except BrokenPipeError:  # the reader of a pipe, such as head, has closed it
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (LookupError, ValueError) as error:
         print(error, file=sys.stderr)
         return 2

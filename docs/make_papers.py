@@ -9,13 +9,18 @@ from __future__ import annotations
 import re
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
+from statistics import median
 
 DOCS = Path(__file__).resolve().parent
 ROOT = DOCS.parent
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
-from registry import VERDICTS, Row, describe, read_registry  # noqa: E402
+from pictures import draw_chart  # noqa: E402
+from registry import VERDICTS, Row, compute_figures, describe, read_registry  # noqa: E402
+
+from pasearch.report.figures import Curve  # noqa: E402
 
 PAGE = DOCS / "papers.md"
 IMAGES = DOCS / "images"
@@ -59,9 +64,9 @@ def make_page() -> str:
         heading = f"\n## {paper} et al.\n\n*{title}.*\n"
         parts.append(f'{heading}\n<div class="wide" markdown>\n\n{table}\n\n</div>\n')
         parts += [
-            f"\n![{row.key}: {row.shows}](images/{name_picture(picture)})\n"
+            f"\n![{row.key}: {row.shows}](images/{name})\n"
             for row in own
-            for picture in row.pictures
+            for name, _ in list_pictures(row)
         ]
     return "".join(parts)
 
@@ -93,19 +98,37 @@ def _escape(text: str) -> str:
     return re.sub(r"([|*])", r"\\\1", text.replace("<", "&lt;")).replace("\n", "<br>")
 
 
-def name_picture(path: str) -> str:
-    """Name the copy of a study's picture: the study, and the name that it has there."""
-    return f"{Path(path).parts[1]}-{Path(path).name}"
+def list_pictures(row: Row) -> Iterator[tuple[str, str]]:
+    """Yield the names and texts of an item's pictures: copies of a study's, and charts."""
+    for picture in map(Path, row.pictures):
+        yield f"{picture.parts[1]}-{picture.name}", (ROOT / picture).read_text(encoding="utf-8")
+    for place, spec in enumerate(row.draw):
+        lines: dict[str, list[tuple[float, float, float, float]]] = {}
+        for figure in compute_figures(spec):
+            line, x = figure.values
+            name = line if isinstance(line, str) else f"{spec['by'][0]} {line:g}"
+            numbers = median(figure.numbers), min(figure.numbers), max(figure.numbers)
+            lines.setdefault(name, []).append((float(x), *numbers))
+        curves = [
+            Curve(
+                name=name,
+                points=tuple((x, y) for x, y, _, _ in sorted(each)),
+                band=tuple((low, high) for _, _, low, high in sorted(each)),
+            )
+            for name, each in lines.items()
+        ]
+        slug = re.sub(r"[^a-z0-9]+", "-", f"{row.key} {place + 1}".lower())
+        axes = spec.get("axes", ["epsilon", "accuracy"])
+        title = f"{row.key}: median, smallest and largest of our results"
+        logarithmic = axes[0] == "epsilon"
+        chart = draw_chart(title, (axes[0], axes[1]), curves, logarithmic=logarithmic)
+        yield f"{slug}.svg", f"{chart}\n"
 
 
 def make_files() -> dict[Path, str]:
     """Return the text of the page and of its pictures, by path."""
     _, rows = read_registry()
-    drawn = {
-        IMAGES / name_picture(picture): (ROOT / picture).read_text(encoding="utf-8")
-        for row in rows
-        for picture in row.pictures
-    }
+    drawn = {IMAGES / name: text for row in rows for name, text in list_pictures(row)}
     return {PAGE: make_page(), **drawn}
 
 

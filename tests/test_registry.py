@@ -239,6 +239,11 @@ def test_figures_are_computed_from_the_lines(results: str):
     assert texts(results, where={"epsilon": [1.0]}, by=["arm"], value="curve.-1") == [
         ("a", ".8 (.7 to .9)", 3), ("b", ".6 (.6 to .95)", 3),
     ]  # fmt: skip
+    backwards = {"arm": ["b", "a"], "epsilon": 1.0}
+    assert [each[0] for each in texts(results, where=backwards, by=["arm"], value="test")] == [
+        "b",
+        "a",
+    ]
     assert texts(results, where={"epsilon": "null"}, value="test") == [("", ".98 (.97 to .99)", 3)]
     assert texts(results, where={"arm": "c"}, value="test") == []
 

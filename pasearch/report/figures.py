@@ -26,7 +26,10 @@ MIN_AXIS_VALUE = -0.2
 MAX_AXIS_VALUE = 1.2
 """Limits of a vertical axis, as fractions; noisy or forged scores may be outside."""
 
-LABELLED_EPSILONS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0)
+LABELLED_EPSILONS = (
+    0.0001, 0.001, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0,
+    1000.0, 10_000.0, 100_000.0,
+)  # fmt: skip
 """Epsilons that get a label on a logarithmic axis."""
 
 
