@@ -8,12 +8,13 @@ The network, the images and the learning rate are those of `run.py`: small, unle
 images are public and the price is of the gradients alone. Two sampling probabilities each: 500
 steps of 512 records in expectation, and of 2,048. Noise comes from a seed: not private.
 
+`--convolutional` trains the convolutional network of `--full` on the images of the small study.
 The arms named "exact" encode by Algorithm 2 as printed; the others use the faster approximation,
 whose vectors have .92 of its norm. Batches of 128 make "exact" affordable on a CPU.
 
 Usage: python benchmarks/optimizers/curves.py mnist --data-root DIR --seeds 2
        python benchmarks/optimizers/curves.py mnist --data-root DIR --seeds 3 --batches 128
-           --epsilons 1 3
+           --epsilons 3                 # then --convolutional
        python benchmarks/optimizers/curves.py cifar10_jpeg75.npz --full --seeds 5 --device cuda
 """
 
@@ -68,11 +69,13 @@ ARMS |= {
 
 
 @lru_cache(maxsize=1)
-def records(name: str, root: str, full: bool) -> tuple[Candidate, Records, Records]:
+def records(
+    name: str, root: str, full: bool, convolutional: bool = False
+) -> tuple[Candidate, Records, Records]:
     """Return what is trained, and the training and the test images behind its front end."""
     said = {} if name.endswith(".npz") else {"data_root": root}
     data = load_dataset(name, public=True, **said)
-    candidate = read_candidate(network(name_of(name).lower(), full))
+    candidate = read_candidate(network(name_of(name).lower(), full or convolutional))
     test = data.official_test or 10_000
     train = data.n - test if full else SMALL
     x, y = (np.asarray(SealedArray(each)._array) for each in (data.features, data.labels))
@@ -129,7 +132,9 @@ def trained(
     options: argparse.Namespace, arm: str, epsilon: float, batch: int, seed: int, **_: Any
 ) -> dict[str, Any]:
     """Train once; return the accuracy and the price at every mark."""
-    candidate, train, test = records(options.data, options.data_root, options.full)
+    candidate, train, test = records(
+        options.data, options.data_root, options.full, options.convolutional
+    )
     keys = Keys.from_seed(seed)
     shape, n = tuple(train.x.shape[1:]), len(train.y)
     model = candidate.architecture.build(shape, 10, keys.stream("weights").generator())
@@ -167,6 +172,7 @@ def main() -> None:
     parser.add_argument("--data-root", default="data")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--full", action="store_true")
+    parser.add_argument("--convolutional", action="store_true")
     parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS))
     parser.add_argument("--epsilons", type=float, nargs="+", default=EPSILONS)
     parser.add_argument("--batches", type=int, nargs="+", default=BATCHES)
@@ -176,7 +182,8 @@ def main() -> None:
     options = parser.parse_args()
     asked = (
         {"data": name_of(options.data), "full": options.full, "arm": arm, "epsilon": epsilon,
-         "batch": batch, "seed": seed}
+         "batch": batch, "seed": seed,
+         "network": "convolutional" if options.convolutional and not options.full else None}
         for seed in range(options.seeds)
         for batch in options.batches
         for epsilon in options.epsilons

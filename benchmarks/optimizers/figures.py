@@ -53,11 +53,12 @@ Key = tuple[str, float, int]
 """Arm, epsilon of the whole training, batch."""
 
 
-def read(data: str, full: bool, batches: list[int], path: Path) -> dict[Key, dict[str, Any]]:
+def read(options: argparse.Namespace) -> dict[Key, dict[str, Any]]:
     """Return every training, the mean over its seeds: those that all arms have."""
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
-    rows = [row for row in rows if (row["data"], row["full"]) == (data, full)]
-    rows = [row for row in rows if row["batch"] in batches]
+    asked = (options.data, options.full, "convolutional" if options.convolutional else None)
+    rows = [json.loads(line) for line in options.results.read_text().splitlines()]
+    rows = [row for row in rows if (row["data"], row["full"], row.get("network")) == asked]
+    rows = [row for row in rows if row["batch"] in options.batches]
     arms = {row["arm"] for row in rows}
     has: dict[tuple[float, int, int], set[str]] = defaultdict(set)
     for row in rows:
@@ -181,11 +182,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("data", nargs="?", default="mnist")
     parser.add_argument("--full", action="store_true")
+    parser.add_argument("--convolutional", action="store_true")
     parser.add_argument("--batches", type=int, nargs="+", default=list(BATCHES))
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--out", type=Path, default=HERE / "results")
     options = parser.parse_args()
-    runs = read(options.data, options.full, options.batches, options.results)
+    runs = read(options)
     arms = tuple(dict.fromkeys(arm for arm, _, _ in runs))
     # The batch with the most trainings, so that no figure compares what is half measured.
     batch = max(sorted({b for _, _, b in runs}), key=lambda b: sum(r[2] == b for r in runs))
@@ -205,7 +207,8 @@ def main() -> None:
         curves = {arm: found for arm in shown if (found := points(arm))}
         print_table(number, across, {a: f for a in arms if (f := points(a))})
         lines = [Curve(name=arm, points=tuple(found)) for arm, found in curves.items()]
-        size = "-full" * options.full + f"-{batch}" * (options.batches != list(BATCHES))
+        size = "-full" * options.full + "-convolutional" * options.convolutional
+        size += f"-{batch}" * (options.batches != list(BATCHES))
         name = f"{options.data}{size}-fig{number}.svg"
         (options.out / name).write_text(str(picture(f"Fig. {number}. {title}", across, lines)))
     print_convergence(runs, arms, batch)
