@@ -40,7 +40,7 @@ of 60,000 records of MNIST or 42,000 of SVHN."""
 def share_of_steps(name: str, rows: Rows) -> str:
     """Return the share of the paper's steps that a study's trainings have, in per cent."""
     most = 100.0 * max(row["steps"] for row in rows) / PAPER_STEPS[name]
-    return f"{most:.2g} % of the paper's steps"
+    return f"{most:.3g} % of the paper's steps"
 
 
 def read() -> dict[str, Rows]:
