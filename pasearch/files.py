@@ -59,7 +59,7 @@ def read_bytes(path: str | os.PathLike[str], what: str, *, most: int, follow: bo
                 raise UsageError(f"{path} is a pipe or a device: expected {what}, in a plain file.")
             content = file.read(most + 1)
     except FileNotFoundError:
-        raise UsageError(f"{path} is not there: expected {what}.") from None
+        raise UsageError(f"{path} does not exist: expected {what}.") from None
     except IsADirectoryError:
         raise UsageError(f"{path} is a folder: expected {what}.") from None
     except (OSError, ValueError) as error:

@@ -31,6 +31,12 @@ class Mutant:
 
 MUTANTS = (
     Mutant(
+        "purchase-100: a line with another cell than 0 and 1 is read",
+        "if plain and (features <= 1).all() and label.isdigit() and len(label) <= 3:",
+        "if plain and label.isdigit() and len(label) <= 3:",
+        "data/test_paper_sets.py",
+    ),
+    Mutant(
         "genes: a batch size is not charged",
         'PRIVACY_SETTINGS = ("steps", "steps_scale", "batch", "batch_share", "clip_norm")',
         'PRIVACY_SETTINGS = ("steps", "steps_scale", "batch_share", "clip_norm")',

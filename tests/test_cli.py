@@ -139,7 +139,7 @@ class TestRefusals:
             (["--eps", "1", "--seed", "-1"], "-1"),
             (["--eps", "1", "--bounds", "0", "1"], "--bounds"),
             (["--eps", "1", "--max-categories", "1"], "--max-categories is 1"),
-            (["--eps", "1", "--target", "age"], "--target is for a table"),
+            (["--eps", "1", "--target", "age"], "--target is for a Parquet file or a table"),
             (["--eps", "1", "--regression"], "--regression is for"),
             (["--eps", "1", "--image-side", "8"], "--image-side is for a folder"),
             (["--eps", "1", "--search-on", "digits"], "--strategy rs cannot be used"),
@@ -168,7 +168,7 @@ class TestRefusals:
 
     def test_files(self, run: Run, tmp_path: Path):
         for make, word in [
-            (lambda path: None, "not there"),
+            (lambda path: None, "does not exist"),
             (lambda path: path.write_bytes(b""), "empty"),
             (lambda path: path.write_bytes(b"hello"), ".npz"),
             (lambda path: np.savez(path, x=np.zeros((5, 2))), "no array y"),
@@ -475,9 +475,9 @@ class TestCheck:
 
     def test_refuses(self, run: Run, table: Path):
         for arguments, word in [
-            (["nowhere.csv"], "is not there"),
+            (["nowhere.csv"], "does not exist"),
             (["people.csv", "--target", "wealth"], "no column 'wealth'"),
-            (["people.csv", "--schema", "none.toml"], "is not there"),
+            (["people.csv", "--schema", "none.toml"], "does not exist"),
             (["people.csv", "--propose", "nowhere/s.toml"], "nowhere"),
             ([], "data"),
         ]:
@@ -597,7 +597,7 @@ class TestMistakes:
         (tmp_path / "there").mkdir()
         for arguments in (["arch"], ["plan", "arch"], ["arch", "--dry-run"]):
             code, _, err = run(*arguments, "--schema", "no.toml")
-            assert (code, "no.toml is not there" in err) == (2, True)
+            assert (code, "no.toml does not exist" in err) == (2, True)
         code, _, err = run("arch", "--out", "there")
         assert (code, "there exists" in err) == (2, True)
 

@@ -214,7 +214,7 @@ class TestFinished:
         code, out, _ = run("predict", "x", "a.npz")
         assert (code, len(out.splitlines())) == (0, 201)
         np.savez(tmp_path / "b.npz", z=np.zeros(3))
-        for wrong, word in (("b.npz", "no array x"), ("nowhere.npz", "is not there")):
+        for wrong, word in (("b.npz", "no array x"), ("nowhere.npz", "does not exist")):
             code, _, err = run("predict", "x", wrong)
             assert (code, word in err) == (2, True), err
 

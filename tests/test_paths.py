@@ -47,18 +47,18 @@ def refused_at(what: str) -> Callable[..., Any]:
         ({"out": "there"}, ("there exists", "`out=`")),
         ({"out": "file.csv"}, ("file.csv exists", "`out=`")),
         ({"out": "file.csv/run"}, ("file.csv/run cannot be created", "Not a directory", "`out=`")),
-        ({"schema": "none.toml"}, ("none.toml is not there", ".toml", "`schema=`")),
+        ({"schema": "none.toml"}, ("none.toml does not exist", ".toml", "`schema=`")),
         ({"schema": "there"}, ("there is a folder", ".toml", "`schema=`")),
-        ({"architecture": "none.toml"}, ("none.toml is not there", "`architecture=`")),
+        ({"architecture": "none.toml"}, ("none.toml does not exist", "`architecture=`")),
         ({"ledger": "there"}, ("there is a folder", "`ledger=`")),
-        ({"ledger": "no/ledger"}, ("no/ledger", "because no is not there", "`ledger=`")),
-        ({"ledger": "new"}, ("new is not there yet", "`ledger_budget=`")),
+        ({"ledger": "no/ledger"}, ("no/ledger", "because no does not exist", "`ledger=`")),
+        ({"ledger": "new"}, ("new does not exist yet", "`ledger_budget=`")),
         ({"ledger": "file.csv"}, ("file.csv is not a shared ledger", "`ledger=`")),
         ({"cache": "file.csv"}, ("file.csv", "Not a directory", "`cache=`")),
         ({"cache": "file.csv/c"}, ("file.csv/c cannot", "Not a directory", "`cache=`")),
-        ({"search_on": "no.csv"}, ("no.csv is not there", "`search_on=`")),
-        ({"search_on": "mnistt"}, ("mnistt is not there", "Did you mean 'mnist'?")),
-        ({"validate_on": "no.csv"}, ("no.csv is not there", "`validate_on=`")),
+        ({"search_on": "no.csv"}, ("no.csv does not exist", "`search_on=`")),
+        ({"search_on": "mnistt"}, ("mnistt does not exist", "Did you mean 'mnist'?")),
+        ({"validate_on": "no.csv"}, ("no.csv does not exist", "`validate_on=`")),
         ({"data_root": "file.csv"}, ("file.csv is a file", "a folder", "`data_root=`")),
     ],
     ids=str,
@@ -101,7 +101,7 @@ def test_what_can_be_passes_and_nothing_is_left(asked: dict[str, Any], folder: P
 
 def test_a_plan_may_name_a_ledger_that_its_run_will_make():
     check_paths({"ledger": "new"}, run=False)
-    with pytest.raises(UsageError, match="because no is not there: create it"):
+    with pytest.raises(UsageError, match="because no does not exist: create it"):
         check_paths({"ledger": "no/new"}, run=False)
 
 
@@ -169,7 +169,7 @@ class TestNewFile:
     @pytest.mark.parametrize(
         ("path", "words"),
         [("file.csv", "file.csv exists"), ("there", "there exists"),
-         ("no/new.csv", "because no is not there: create it"),
+         ("no/new.csv", "because no does not exist: create it"),
          ("file.csv/x", "because file.csv is not a folder")],
     )  # fmt: skip
     def test_others_are_refused(self, path: str, words: str):

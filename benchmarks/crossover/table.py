@@ -31,6 +31,7 @@ PAIRS = {
 
 PAPER_STEPS = {
     "fig-7": 300_000, "fig-8": 300_000, "fig-10": 300_000, "fig-12": 210_000, "table-iv": 90_000,
+    "table-vi": 10_400, "table-vi-cnn": 10_400,
     "table-v": 210_000, "table-ix": 300_000, "rates": 210_000, "clipping": 210_000,
 }  # fmt: skip
 """Steps of the longest training that the paper compares: 500 epochs of batch 100 (Table IV: 150)

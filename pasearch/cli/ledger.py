@@ -52,7 +52,7 @@ def ledger(
     added = None if add is None else add_run(path, add, total, same_data=same_data)
     if not path.exists():
         raise UsageError(
-            f"{escape_text(path)} is not there: its first run creates a ledger (`ledger=` and "
+            f"{escape_text(path)} does not exist: its first run creates a ledger (`ledger=` and "
             "`ledger_budget=`), or --add does."
         )
     found = SharedLedger.open(path, total)

@@ -32,9 +32,9 @@ from pasearch.api.request import (
 from pasearch.errors import OPTION_REFERENCE
 
 DATA_HELP = (
-    "Data: digits, mnist, fashion-mnist, cifar10, svhn; a table (.csv, .tsv, .data, also "
-    "compressed as .gz, .bz2, .xz or .zst; .parquet, or a folder of .parquet files); a .npz with "
-    "arrays x and y; a folder with x.npy and y.npy; or a folder of images."
+    "Data: digits, mnist, fashion-mnist, cifar10, svhn, svhn-grey, purchase-100; a table (.csv, "
+    ".tsv, .data, also compressed as .gz, .bz2, .xz or .zst; .parquet, or a folder of .parquet "
+    "files); a .npz with arrays x and y; a folder with x.npy and y.npy; or a folder of images."
 )
 Data = Annotated[str, typer.Argument(help=DATA_HELP, rich_help_panel=DATA)]
 EPSILON = Option(

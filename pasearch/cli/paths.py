@@ -42,7 +42,7 @@ def check_paths(asked: Mapping[str, Any], *, run: bool) -> None:
             continue
         path = Path(value)
         if not path.is_file():
-            why = "is a folder" if path.is_dir() else "is not there"
+            why = "is a folder" if path.is_dir() else "does not exist"
             raise UsageError(f"{escape_text(path)} {why}: expected a .toml file (`{name}=`).")
         if not os.access(path, os.R_OK):
             raise UsageError(
@@ -57,7 +57,7 @@ def check_paths(asked: Mapping[str, Any], *, run: bool) -> None:
         value = asked.get(name)
         if isinstance(value, (str, Path)) and is_path(str(value)) and not Path(value).exists():
             raise UsageError(
-                f"{escape_text(value)} is not there: expected a file, a folder of images, or one "
+                f"{escape_text(value)} does not exist: expected a file, a folder of images, or one "
                 f"of the built-in names (`{name}=`).{suggest_name(value, BUILT_IN_NAMES)}"
             )
     root = asked.get("data_root")
@@ -85,7 +85,7 @@ def _check_folder_of(path: Path, named: str) -> None:
     """Refuse a new file whose folder does not exist; `named` is a reference to its option."""
     folder = path.absolute().parent
     if not folder.is_dir():
-        why = "is not a folder: " if os.path.lexists(folder) else "is not there: create it, or "
+        why = "is not a folder: " if os.path.lexists(folder) else "does not exist: create it, or "
         raise UsageError(
             f"{escape_text(path)} cannot be written, because {escape_text(path.parent)} {why}name "
             f"another file{named}."
@@ -134,7 +134,7 @@ def check_ledger(path: Path, total: object, *, run: bool) -> None:
         _check_folder_of(path, " (`ledger=`)")
         if run and total is None:
             raise UsageError(
-                f"{escape_text(path)} is not there yet: give the total epsilon and delta of all "
+                f"{escape_text(path)} does not exist yet: give the total epsilon and delta of all "
                 "runs on these data (`ledger_budget=`)."
             )
         if run:

@@ -185,7 +185,7 @@ def find_stored_arrays(
     """
     if isinstance(source, Path) and not is_folder_of_arrays(source):
         if not source.is_file():
-            fault = "is a folder" if source.is_dir() else "is not there"
+            fault = "is a folder" if source.is_dir() else "does not exist"
             raise UsageError(
                 f"{source} {fault}: expected a .npz file with arrays x and y.{suggest_file(source)}"
             )

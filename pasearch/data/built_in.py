@@ -1,6 +1,6 @@
-"""Data source: image data sets with a name (digits, MNIST, Fashion-MNIST, CIFAR-10, SVHN).
+"""Data source: data sets with a name (digits, MNIST, Fashion-MNIST, CIFAR-10, SVHN, Purchase-100).
 
-Source: docs/rules.md, rules 3 and 13.
+Source: docs/rules.md, rules 3 and 13; Bao et al., section IV-A (SVHN in grey, Purchase-100).
 """
 
 from __future__ import annotations
@@ -25,7 +25,17 @@ IDX_CLASSES = {"mnist": "MNIST", "fashion-mnist": "FashionMNIST"}
 
 TORCHVISION_NAMES = ("cifar10", "svhn")  # data sets that torchvision reads
 
-BUILT_IN_NAMES = ("digits", *IDX_CLASSES, *TORCHVISION_NAMES)
+GREY_SVHN, PURCHASE = "svhn-grey", "purchase-100"
+
+BUILT_IN_NAMES = ("digits", *IDX_CLASSES, *TORCHVISION_NAMES, GREY_SVHN, PURCHASE)
+
+GREY_WEIGHTS = np.array([19595, 38470, 7471], dtype=np.uint32)
+"""Weights of red, green and blue in grey, out of 2^16: those of `--grey` (ITU-R 601-2)."""
+
+PURCHASE_FILE = "dataset_purchase"
+"""Text file of Shokri et al.: a class from 1 to 100 and `PURCHASE_FEATURES` cells per line."""
+PURCHASE_FEATURES = 600  # number of features of Purchase-100, each 0 or 1
+PURCHASE_CLASSES = 100  # number of classes of Purchase-100
 
 MAX_IDX_BYTES = 2**28
 """Maximum size of an idx file's content, in bytes: MNIST has 47 million."""
@@ -46,8 +56,12 @@ class BuiltIn(Source):
     def load(self, data: str, declared: DataDeclaration) -> Dataset:
         if data == "digits":
             return _load_digits(declared.public)
-        load = _load_idx_set if data in IDX_CLASSES else _load_torchvision_set
         root, download = Path(declared.data_root), declared.download
+        if data == PURCHASE:
+            return _load_purchase(root, download=download, public=declared.public)
+        load = _load_torchvision_set
+        if data in IDX_CLASSES or data == GREY_SVHN:
+            load = _load_idx_set if data in IDX_CLASSES else _load_grey_svhn
         return load(data, root, download=download, public=declared.public)
 
 
@@ -127,7 +141,7 @@ def _read_idx(path: Path, *, axes: int) -> np.ndarray:
                 raw = _read_announced(file, axes)
         else:
             raise UsageError(
-                f"{path} (or its .gz) is not there: copy the file there, set `data_root=` to "
+                f"{path} (or its .gz) does not exist: copy the file there, set `data_root=` to "
                 "another folder, or download it with `download=True`."
             )
     except (OSError, EOFError, zlib.error) as error:
@@ -188,3 +202,88 @@ def _load_torchvision_set(name: str, root: Path, *, download: bool, public: bool
         public=public,
         official_test=len(labels[1]),
     )
+
+
+def _load_grey_svhn(name: str, root: Path, *, download: bool, public: bool) -> Dataset:
+    """Load SVHN in grey, 32 x 32 pixels, training images first, from the two .mat files."""
+    if download:
+        _load_torchvision_set("svhn", root, download=True, public=public)
+    images: list[np.ndarray] = []
+    labels: list[np.ndarray] = []
+    for part in ("train", "test"):
+        file = root / f"{part}_32x32.mat"
+        found = _read_mat(file)
+        x, y = (np.asarray(found.get(key, ())) for key in ("X", "y"))
+        if x.shape[:3] != (32, 32, 3) or x.dtype != np.uint8 or y.shape != (*x.shape[3:], 1):
+            raise UsageError(
+                f"{file} has X of shape {x.shape} and type {x.dtype}, and y of shape {y.shape}: "
+                "expected (32, 32, 3, n), uint8, and (n, 1), as in the file of SVHN, format 2."
+            )
+        # Part by part, because the products need four times the memory of the images.
+        grey = [(GREY_WEIGHTS @ each + 2**15) >> 16 for each in x.transpose(3, 0, 2, 1)]
+        images.append(np.array(grey, dtype=np.uint8).reshape(-1, 32, 32))
+        labels.append(y[:, 0].astype(np.int64))
+    every = np.concatenate(labels)
+    return Dataset(
+        name=name,
+        schema=Schema(shape=(32, 32), low=0.0, high=255.0, classes=10),
+        features=np.concatenate(images),
+        labels=np.where(every == 10, 0, every),  # the files have 10 for the digit 0
+        public=public,
+        official_test=len(labels[1]),
+    )
+
+
+def _read_mat(file: Path) -> dict[str, np.ndarray]:
+    """Read the arrays of a MATLAB file."""
+    from scipy.io import loadmat
+
+    if not file.is_file():
+        raise UsageError(
+            f"{file} is not there: copy train_32x32.mat and test_32x32.mat of SVHN there, set "
+            "`data_root=` to another folder, or use `download=True`."
+        )
+    try:
+        return loadmat(file, variable_names=("X", "y"))
+    except Exception as error:  # noqa: BLE001 - the reader has many exceptions for damaged files
+        raise UsageError(
+            f"{file} cannot be read as a MATLAB file ({type(error).__name__}): copy it again."
+        ) from None
+
+
+def _load_purchase(root: Path, *, download: bool, public: bool) -> Dataset:
+    """Load Purchase-100; a line that cannot be read is a null record."""
+    file = root / PURCHASE_FILE
+    where = f"unpack dataset_purchase.tgz of Shokri et al. (2017), so that {file} is there"
+    if download:
+        raise UsageError(f"{PURCHASE} cannot be downloaded by pasearch: {where}.")
+    if not file.is_file():
+        raise UsageError(f"{file} is not there: {where}, or set `data_root=` to its folder.")
+    with file.open("rb") as stream:
+        lines = [line.strip() for line in stream]
+    # No single record can stop a run: one line of the right form suffices.
+    if not any(line.count(b",") == PURCHASE_FEATURES for line in lines):
+        raise UsageError(
+            f"{file} has no line of {PURCHASE_FEATURES + 1} columns separated by commas, a class "
+            f"and {PURCHASE_FEATURES} features: {where}."
+        )
+    rows = [_parse_purchase_line(line) for line in lines]
+    labels, features = zip(*rows, strict=True)
+    return Dataset(
+        name=PURCHASE,
+        schema=Schema(shape=(PURCHASE_FEATURES,), low=0.0, high=1.0, classes=PURCHASE_CLASSES),
+        features=np.array(features),
+        labels=np.array(labels, dtype=np.int64),
+        public=public,
+    )
+
+
+def _parse_purchase_line(line: bytes) -> tuple[int, np.ndarray]:
+    """Parse one line; the class is -1, a null record, if a cell is no integer or one is missing."""
+    label, _, rest = line.partition(b",")
+    cells = np.frombuffer(rest, dtype=np.uint8)
+    features, commas = cells[::2] - ord("0"), cells[1::2]
+    plain = len(cells) == 2 * PURCHASE_FEATURES - 1 and (commas == ord(",")).all()
+    if plain and (features <= 1).all() and label.isdigit() and len(label) <= 3:
+        return int(label) - 1, features
+    return -1, np.zeros(PURCHASE_FEATURES, dtype=np.uint8)

@@ -439,7 +439,7 @@ def _open_table_file(path: Path) -> Iterator[BinaryIO]:
         )
     if not path.is_file():
         raise UsageError(
-            f"{path} is not there: expected a CSV file with a header.{suggest_file(path)}"
+            f"{path} does not exist: expected a CSV file with a header.{suggest_file(path)}"
         )
     refuse_spreadsheet(path)
     with open_decompressed(path) as file:

@@ -234,7 +234,7 @@ def open_parquet(path: Path) -> Iterator[tuple[Any, dict[str, int]]]:
     import pyarrow.parquet as parquet
 
     if not path.is_file():
-        fault = "is a folder" if path.is_dir() else "is not there"
+        fault = "is a folder" if path.is_dir() else "does not exist"
         raise UsageError(f"{path} {fault}: expected a Parquet file.{suggest_file(path)}")
     try:
         with parquet.ParquetFile(path, buffer_size=READ_AHEAD_BYTES, pre_buffer=False) as file:

@@ -65,7 +65,7 @@ def describe_unknown_data(data: str) -> str:
             f"The file name {data!r} has no known suffix: rename the file to .csv (text table), "
             ".parquet (Parquet table) or .npz (arrays)."
         )
-    *others, last = [each.expected for each in SOURCES.kinds().values()]
+    *others, last = sorted(each.expected for each in SOURCES.kinds().values())
     near = suggest_name(data, BUILT_IN_NAMES) or suggest_file(data)
     return f"Data {data!r} is not known: expected {', '.join(others)}, or {last}.{near}"
 
@@ -80,7 +80,7 @@ def load_new_records(data: str, schema: AnySchema) -> Any:
     if source is None:
         raise UsageError(describe_unknown_data(data))
     if source.is_path and not Path(data).exists():
-        raise UsageError(f"{data} is not there: expected new records.{suggest_file(data)}")
+        raise UsageError(f"{data} does not exist: expected new records.{suggest_file(data)}")
     return source.new_records(data, schema)
 
 
@@ -118,7 +118,8 @@ def is_path(data: str) -> bool:
 
 def describe_kinds_with(declaration: str) -> str:
     """List the kinds of data to which a declaration applies."""
-    return " or ".join(each.kind for each in SOURCES.kinds().values() if declaration in each.uses)
+    kinds = SOURCES.kinds().values()  # in the order in which their modules were imported
+    return " or ".join(sorted(each.kind for each in kinds if declaration in each.uses))
 
 
 def find_readable(records: Any) -> np.ndarray:

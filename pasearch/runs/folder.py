@@ -178,7 +178,7 @@ class RunFolder:
         possible = 0 <= started < 2**33  # plausible, and a possible time of a file
         if not possible or (root / "private").is_symlink() or not (root / "release").is_dir():
             if not os.path.lexists(root):
-                raise UsageError(f"{root} is not there: give the folder that the run printed.")
+                raise UsageError(f"{root} does not exist: give the folder that the run printed.")
             raise UsageError(
                 f"{root} is not a run of this version of pasearch: expected a folder with release/ "
                 "and private/run.json. Give the folder that the run printed."

@@ -301,7 +301,7 @@ class TestProblems:
 
     @pytest.mark.unit
     def test_a_bad_form_is_an_error_as_in_a_run(self, tmp_path: Path):
-        with pytest.raises(UsageError, match="is not there"):
+        with pytest.raises(UsageError, match="does not exist"):
             check_table(tmp_path / "no.csv")
         np.savez(tmp_path / "a.npz", x=np.zeros((9, 2)), y=np.zeros(9, int))
         for data, why in (

@@ -507,7 +507,7 @@ class TestNewImages:
         (tmp_path / "nothing").mkdir()
         with pytest.raises(UsageError, match="holds no image"):
             load_new_records(str(tmp_path / "nothing"), schema)
-        with pytest.raises(UsageError, match=r"no\.png is not there"):
+        with pytest.raises(UsageError, match=r"no\.png does not exist"):
             load_new_records(str(tmp_path / "no.png"), schema)
         for other in (
             load_dataset("digits").schema,

@@ -210,7 +210,7 @@ class TestForm:
         parquet.write_table(pa.table({"a": [1]}), path)
         with pytest.raises(UsageError, match="expected two columns or more"):
             read_parquet(path)
-        with pytest.raises(UsageError, match=r"none\.parquet is not there"):
+        with pytest.raises(UsageError, match=r"none\.parquet does not exist"):
             read_parquet(tmp_path / "none.parquet")
 
     @pytest.mark.property

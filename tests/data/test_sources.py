@@ -268,7 +268,12 @@ class TestNpz:
     @pytest.mark.unit
     @pytest.mark.parametrize(
         ("content", "word"),
-        [(None, "not there"), (b"", "empty"), (b"hello", r"\.npz"), (b"PK\x03\x04 cut", r"\.npz")],
+        [
+            (None, "does not exist"),
+            (b"", "empty"),
+            (b"hello", r"\.npz"),
+            (b"PK\x03\x04 cut", r"\.npz"),
+        ],
         ids=["missing", "empty", "text", "half a zip"],
     )
     def test_no_archive(self, path: Path, content: bytes | None, word: str):

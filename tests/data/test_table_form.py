@@ -349,7 +349,7 @@ class TestWithoutHeader:
             ("a,,b", "column 2 has no name"),
             (["a", "b", "a"], "columns 1 and 3 have the same name"),
             ([1, 2], "expected the column names"),
-            ("none.txt", "is not there"),
+            ("none.txt", "does not exist"),
             ([], "two columns or more"),
         ]:
             with pytest.raises(UsageError, match=match):

@@ -693,7 +693,7 @@ class TestRead:
 
     @pytest.mark.unit
     def test_what_is_no_file_or_has_no_header_of_utf_8_is_refused(self, tmp_path: Path):
-        with pytest.raises(UsageError, match="is not there"):
+        with pytest.raises(UsageError, match="does not exist"):
             read_table(tmp_path / "no.csv")
         with pytest.raises(UsageError, match="is a folder: expected the path of a table") as found:
             read_table(tmp_path)

@@ -133,7 +133,7 @@ def test_another_folder_is_no_run(tmp_path: Path):
             RunFolder.open(path)
 
     refused(tmp_path)
-    with pytest.raises(UsageError, match="missing is not there"):
+    with pytest.raises(UsageError, match="missing does not exist"):
         RunFolder.open(tmp_path / "missing")
     for change in ({"version": 2}, {"started": "now"}, {"started": True}):
         folder = RunFolder.create(None, "digits")

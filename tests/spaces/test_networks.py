@@ -404,7 +404,7 @@ def test_records_that_do_not_fit_are_refused():
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (None, "is not there: expected a TOML file with"),
+        (None, "does not exist: expected a TOML file with"),
         ("layers = [", "cannot be read as TOML"),
         ("\xff", "cannot be read as TOML .it is not UTF-8"),
         ("", "has no layers: expected a TOML file with a ..layers.. table"),
