@@ -112,7 +112,7 @@ def _named(text: str) -> list[str]:
 @pytest.mark.quick
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.key)
 def test_what_a_row_names_exists(row: registry.Row):
-    for spec in row.ours:
+    for spec in (*row.ours, *row.draw):
         assert registry.compute_figures(spec), f"no line of {spec}"
     if row.verdict in registry.EMPIRICAL:
         assert row.figures or row.tests, "a verdict without a result"
