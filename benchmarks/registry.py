@@ -11,7 +11,8 @@ computed: the median, the smallest and the largest value, and the number of seed
     minus   keys of the lines that are subtracted, pair by pair; `pairs` has the keys of a pair
     cross   two arms: the largest epsilon at which the first is better (Bao et al., Definition 2)
 
-`draw` has specifications of charts, with `by` = [lines, horizontal axis] and the `axes`' names.
+`draw` has specifications of charts, with `by` = [lines, horizontal axis], the names of the `axes`,
+and `linear = true` if the horizontal axis is not logarithmic.
 Lines of --full runs are used only if `where` has `full = true`. The other keys of a row are the
 attributes of `Row`; `paper_steps` and `paper_repeats` are those of one of the paper's trainings or
 figures, `share` is the share as a text where lines do not have it.

@@ -66,9 +66,12 @@ def print_row(row: Row) -> None:
 
 def print_list(rows: list[Row]) -> None:
     """Print a line per item: paper, item, verdict, share of the paper's steps, seeds."""
-    print(f"{'paper':6}{'item':28}{'verdict':38}{'share':30}seeds")
-    for row in rows:
-        print(f"{row.paper:6}{row.item:28}{row.verdict:38}{row.steps:30}{row.seeds}")
+    table = [("paper", "item", "verdict", "share", "seeds")]
+    table += [(row.paper, row.item, row.verdict, row.steps, row.seeds) for row in rows]
+    widths = [max(map(len, column)) + 2 for column in zip(*table, strict=True)]
+    for line in table:
+        cells = (text.ljust(width) for text, width in zip(line, widths, strict=True))
+        print("".join(cells).rstrip())
 
 
 def make_command(row: Row, options: argparse.Namespace) -> list[str]:

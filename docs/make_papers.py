@@ -120,7 +120,7 @@ def list_pictures(row: Row) -> Iterator[tuple[str, str]]:
         slug = re.sub(r"[^a-z0-9]+", "-", f"{row.key} {place + 1}".lower())
         axes = spec.get("axes", ["epsilon", "accuracy"])
         title = f"{row.key}: median, smallest and largest of our results"
-        logarithmic = axes[0] == "epsilon"
+        logarithmic = not spec.get("linear", False)
         chart = draw_chart(title, (axes[0], axes[1]), curves, logarithmic=logarithmic)
         yield f"{slug}.svg", f"{chart}\n"
 
