@@ -11,7 +11,9 @@ which an arm has dpsgd's best accuracy at epsilon 3: the paper says its own so. 
 is chosen by the test images, as theirs is: a search that would cost epsilon.
 
 Usage: python benchmarks/optimizers/figures.py [mnist] [--full] [--out DIR]
-       python benchmarks/optimizers/figures.py mnist --batches 128      # the arms named "exact"
+       python benchmarks/optimizers/figures.py mnist --batches 128 --arms dpsgd encoded-gaussian
+           "encoded-student-t, denoised" "exact encoded-gaussian"
+           "exact encoded-student-t, denoised"
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from curves import BATCHES, EPSILONS, HERE, RESULTS
+from curves import ARMS, BATCHES, EPSILONS, HERE, RESULTS
 
 from pasearch.report.figures import Curve, draw_lines, draw_swatch, make_element
 
@@ -58,7 +60,7 @@ def read(options: argparse.Namespace) -> dict[Key, dict[str, Any]]:
     asked = (options.data, options.full, "convolutional" if options.convolutional else None)
     rows = [json.loads(line) for line in options.results.read_text().splitlines()]
     rows = [row for row in rows if (row["data"], row["full"], row.get("network")) == asked]
-    rows = [row for row in rows if row["batch"] in options.batches]
+    rows = [row for row in rows if row["batch"] in options.batches and row["arm"] in options.arms]
     arms = {row["arm"] for row in rows}
     has: dict[tuple[float, int, int], set[str]] = defaultdict(set)
     for row in rows:
@@ -184,6 +186,7 @@ def main() -> None:
     parser.add_argument("--full", action="store_true")
     parser.add_argument("--convolutional", action="store_true")
     parser.add_argument("--batches", type=int, nargs="+", default=list(BATCHES))
+    parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS))
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--out", type=Path, default=HERE / "results")
     options = parser.parse_args()
