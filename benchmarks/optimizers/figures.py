@@ -27,10 +27,10 @@ from typing import Any
 
 import numpy as np
 from curves import ARMS, BATCHES, EPSILONS, HERE, RESULTS
+from pictures import draw_chart  # `run` has put its folder on the path
 
-from pasearch.report.figures import Curve, draw_lines, draw_swatch, make_element
+from pasearch.report.figures import Curve
 
-WIDTH, HEIGHT, LEFT, TOP = 720, 340, 60, 76
 OURS = ("encoded-gaussian, denoised", "encoded-student-t, denoised")
 SHOWN = 3.0
 LEVELS = (0.8, 0.84, 0.86, 0.88)
@@ -41,16 +41,6 @@ THEIRS = {
     4: "no figures in the text: higher than dpsgd in the first iterations",
     5: "no figures in the text: a substantial gain",
 }
-STYLE = """
-text { font: 13px sans-serif; fill: #444 } .tick { font-size: 12px } .name { fill: #111 }
-.middle { text-anchor: middle } .end { text-anchor: end }
-svg { overflow: visible } .grid { stroke: #ddd }
-.line { fill: none; stroke: #1a5fb4; stroke-width: 2; vector-effect: non-scaling-stroke }
-.line-2 { stroke: #b35000; stroke-dasharray: 6 3 }
-.line-3 { stroke: #26734d; stroke-dasharray: 2 3 }
-.line-4 { stroke: #8a3ab9; stroke-dasharray: 10 3 2 3 }
-"""
-
 Key = tuple[str, float, int]
 """Arm, epsilon of the whole training, batch."""
 
@@ -108,41 +98,6 @@ def along(runs: dict[Key, dict[str, Any]], arm: str, batch: int) -> list[tuple[f
     """Return (step, accuracy) along the training that costs `SHOWN`."""
     run = runs.get((arm, SHOWN, batch))
     return [] if run is None else list(zip(run["steps"], run["accuracies"], strict=True))
-
-
-def picture(title: str, across: str, curves: list[Curve]) -> str:
-    """Return a chart with its names, as a file."""
-    each = (WIDTH - LEFT) / len(curves)
-    names = [
-        make_element(
-            "svg",
-            draw_swatch(place),
-            make_element("text", curve.name, x=34, y=10, class_="name"),
-            x=LEFT + (each * place if len(curves) < 3 else (WIDTH - LEFT) / 2 * (place % 2)),
-            y=26 + (0 if len(curves) < 3 else 17 * (place // 2)),
-        )
-        for place, curve in enumerate(curves)
-    ]
-    inner = make_element(
-        "svg",
-        draw_lines(curves, title, (across, "accuracy")),
-        x=LEFT,
-        y=TOP + 10,
-        width=WIDTH - LEFT - 20,
-        height=250,
-    )
-    return make_element(
-        "svg",
-        make_element("style", STYLE.strip()),
-        make_element("rect", width="100%", height="100%", fill="#fff"),
-        make_element("text", title, x=LEFT, y=18, class_="name"),
-        *names,
-        inner,
-        xmlns="http://www.w3.org/2000/svg",
-        viewBox=f"0 0 {WIDTH} {HEIGHT}",
-        width=WIDTH,
-        height=HEIGHT,
-    )
 
 
 def print_table(number: int, across: str, curves: dict[str, list[tuple[float, float]]]) -> None:
@@ -213,7 +168,8 @@ def main() -> None:
         size = "-full" * options.full + "-convolutional" * options.convolutional
         size += f"-{batch}" * (options.batches != list(BATCHES))
         name = f"{options.data}{size}-fig{number}.svg"
-        (options.out / name).write_text(str(picture(f"Fig. {number}. {title}", across, lines)))
+        chart = draw_chart(f"Fig. {number}. {title}", (across, "accuracy"), lines)
+        (options.out / name).write_text(f"{chart}\n")
     print_convergence(runs, arms, batch)
     needed(runs, arms)
 
