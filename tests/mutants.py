@@ -31,6 +31,18 @@ class Mutant:
 
 MUTANTS = (
     Mutant(
+        "micro-batches: charged like records",
+        "self.count_units(n), noise_multiplier / 2.0)",
+        "self.count_units(n), noise_multiplier)",
+        "training/test_micro_batches.py",
+    ),
+    Mutant(
+        "micro-batches: the records of a micro-batch depend on the sample",
+        "rows = units[:, None] + steps",
+        "rows = units[:, None] + steps + len(units) % 2",
+        "training/test_micro_batches.py",
+    ),
+    Mutant(
         "purchase-100: a line with another cell than 0 and 1 is read",
         "if plain and (features <= 1).all() and label.isdigit() and len(label) <= 3:",
         "if plain and label.isdigit() and len(label) <= 3:",

@@ -127,15 +127,16 @@ class TruncatedPoissonGaussian(Event):
 
 @dataclass(frozen=True, slots=True)
 class NoisyRecords(Event):
-    """One step in which each sampled record gets separate Gaussian noise, and the sample is public.
+    """One step with Gaussian noise on each record of a sample that counts as public.
 
-    The noise multiplier is the standard deviation of this noise divided by the clipping norm.
+    The noise multiplier is the standard deviation of this noise divided by the clipping norm. It is
+    also the event of a noisy sum of encoded micro-batches, with this deviation divided by 2 C.
     """
 
     name: ClassVar[str] = "noisy-records"
     description_template: ClassVar[str] = (
-        "records with separate Gaussian noise (multiplier {noise_multiplier:g}) in a public "
-        "sample (probability {sampling_probability:g})"
+        "Gaussian noise (multiplier {noise_multiplier:g}) on records or micro-batches of a sample "
+        "that counts as public (probability {sampling_probability:g})"
     )
     sampling_probability: float
     noise_multiplier: float

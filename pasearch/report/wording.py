@@ -69,6 +69,8 @@ def capitalize_first(text: str) -> str:
 def describe_stages(recipe: Recipe) -> list[str]:
     """Return one phrase per optional training stage (schedule, denoising, screening, ...)."""
     words = [stage.describe() for stage in recipe.stages()]
+    if recipe.micro_batch > 1:
+        words.append(f"encoded means of micro-batches of {recipe.micro_batch:,} records")
     if (weights := recipe.class_weights) is not None:
         listed = ", ".join(f"{each:g}" for each in weights)
         words.append(

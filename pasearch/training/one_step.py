@@ -163,9 +163,8 @@ def compute_noisy_sum(
     n, state = len(slots.y), state or TrainingState.start(prepared, recipe)
     buffers = SumBuffers(prepared.parameters) if buffers is None else buffers
     sigma = recipe.noise_multiplier_at(step, n) if noise_multiplier is None else noise_multiplier
-    places = torch.from_numpy(recipe.make_batching(n).batch(n, streams["batch"], step)).to(
-        slots.device
-    )
+    batches, units = recipe.make_batching(n), recipe.count_units(n)
+    places = torch.from_numpy(batches.batch(units, streams["batch"], step)).to(slots.device)
     reseed_dropout(prepared, streams["dropout"], step, slots.device)
     if recipe.noise_before_clip is not None and sigma is not None:
         _sum_with_record_noise(
@@ -233,7 +232,7 @@ def choose_part_rows(recipe: Recipe, n: int, rows: int, threads: int = 1) -> int
         return most
     each = ROW_MULTIPLE // math.gcd(ROW_MULTIPLE, count_views(recipe))
     even = each if most < each * threads else each * threads
-    expected = recipe.expected_batch_size
+    expected = recipe.expected_units
     usual = even * math.ceil((expected + 2.0 * math.sqrt(expected)) / even)
     return min(usual, even * max(1, most // even))
 
@@ -246,15 +245,15 @@ def halve_rows(recipe: Recipe, slots: DeviceRecords, threads: int) -> int | None
         slots: Records of the partition.
         threads: Number of threads that share the rows.
     """
-    n, expected = len(slots.y), recipe.expected_batch_size
+    n, expected = len(slots.y), recipe.expected_units
     part = choose_part_rows(recipe, n, slots.rows, threads)
     half = min(part, expected) * count_views(recipe) // 2
     return half if choose_part_rows(recipe, n, half, threads) < part else None
 
 
 def count_views(recipe: Recipe) -> int:
-    """Count the views of a record: 1 without augmentation."""
-    return 1 if recipe.augmentation is None else recipe.augmentation.views
+    """Count the rows of a record (views), or of a micro-batch (records)."""
+    return recipe.micro_batch if recipe.augmentation is None else recipe.augmentation.views
 
 
 def limit_rows(recipe: Recipe, rows: int) -> int:
@@ -327,7 +326,10 @@ def sum_clipped_gradients(
     buffers.reset()
     for place, low in enumerate(range(0, len(places), part)):
         own = slice(low, low + part)
-        x, loss, mask = slots.at(places[own], None if real is None else real[own])
+        chosen_rows = places[own], None if real is None else real[own]
+        if recipe.micro_batch > 1:
+            chosen_rows = expand_micro_batches(*chosen_rows, recipe, len(slots.y))
+        x, loss, mask = slots.at(*chosen_rows)
         weights = None if shares is None else shares[loss.y.clamp(max=len(shares) - 1)]
         if views is not None:
             generator = stream.child("views", place).generator(step)
@@ -340,6 +342,26 @@ def sum_clipped_gradients(
             counts += found
     buffers.end()
     return counts
+
+
+def expand_micro_batches(
+    units: Tensor, real: Tensor | None, recipe: Recipe, n: int
+) -> tuple[Tensor, Tensor]:
+    """List the records of micro-batches, adjacent, and flags of rows that are records.
+
+    Args:
+        units: Indices of micro-batches, int64, (units,).
+        real: Flags of micro-batches that are not padding. None: none is padding.
+        recipe: Training configuration with micro-batches of m records.
+        n: Number of records of the partition.
+
+    Returns:
+        Record indices, (units * m,), and flags, bool, (units * m,).
+    """
+    steps = torch.arange(recipe.micro_batch, device=units.device) * recipe.count_units(n)
+    rows = units[:, None] + steps
+    inside = rows < n if real is None else (rows < n) & real[:, None]
+    return rows.where(inside, 0).flatten(), inside.flatten()
 
 
 def scale_class_weights(weights: tuple[float, ...] | None, device: torch.device) -> Tensor | None:

@@ -189,7 +189,6 @@ FORBIDDEN_FIELDS = {
     "sampling_probability": "it is expected_batch_size / n",
     "name": "use `preset` to name the base recipe",
     "steps_made": "it is a result of the training",
-    "micro_batch": "clipping is per example; averages of gradients have no analysis here",
 }
 """Fields of results or papers that a recipe file cannot set, and the reason."""
 

@@ -98,6 +98,8 @@ class Recipe:
             view.
         noise: Noise density, with any scale, for encoded gradients. None: Gaussian. With another
             density, sigma means noise with the Fisher information of N(0, (sigma C)^2).
+        micro_batch: Number m of records in a micro-batch, whose mean gradient is encoded as one.
+            Record i is always in micro-batch i mod (n / m), and micro-batches are sampled.
         denoising: Method that multiplies a noisy sum by a weight, from its distance to pure noise.
             None: no denoising.
         optimizer: Optimizer: "sgd", "momentum" (scaled by 1 - momentum, so that a learning rate has
@@ -131,6 +133,7 @@ class Recipe:
     screening: Annealing | None = None
     augmentation: Augmentation | None = None
     noise: Density | None = None
+    micro_batch: int = 1
     denoising: Denoising | None = None
     optimizer: str = "momentum"
     momentum: float = 0.9
@@ -144,7 +147,7 @@ class Recipe:
     def __post_init__(self) -> None:
         checked: dict[str, Any] = {
             name: check_positive_integer(name, getattr(self, name))
-            for name in ("expected_batch_size", "steps", "chunk")
+            for name in ("expected_batch_size", "steps", "chunk", "micro_batch")
         }
         if checked["steps"] > MAX_STEPS:
             raise UsageError(f"steps is {checked['steps']:,}: expected at most {MAX_STEPS:,}.")
@@ -235,7 +238,18 @@ class Recipe:
     def make_batching(self, n: int) -> Batching:
         """Make the sampling method for n records, null records included."""
         self.sampling_probability(n)  # raises an error if the batch is larger than n
-        return self.sampling.of(n, self.expected_batch_size, self.cap)
+        if self.micro_batch == 1:
+            return self.sampling.of(n, self.expected_batch_size, self.cap)
+        return self.sampling.of(self.count_units(n), self.expected_units, self.cap)
+
+    @property
+    def expected_units(self) -> int:
+        """Expected number of micro-batches in a batch, which is that of records if m is 1."""
+        return max(1, self.expected_batch_size // self.micro_batch)
+
+    def count_units(self, n: int) -> int:
+        """Count the micro-batches of n records; the last ones may have a record less."""
+        return math.ceil(n / self.micro_batch)
 
     def event(self, n: int, dimension: int | None = None) -> Event:
         """Compute the privacy event of the whole training.
@@ -269,6 +283,9 @@ class Recipe:
     def release(self, n: int, noise_multiplier: float, dimension: int | None = None) -> Event:
         """Compute the privacy event of one noisy sum: of a step, or of an epoch if reshuffled."""
         q = self.sampling_probability(n)
+        if self.micro_batch > 1:
+            # A record changes one encoded vector of norm C into another, in a revealed sample.
+            return NoisyRecords(self.expected_units / self.count_units(n), noise_multiplier / 2.0)
         if self.noise is not None:
             assert self.bounding is not None
             if dimension is None:
@@ -345,14 +362,15 @@ class Recipe:
         """Approximate the noise multiplier for a total mu (central limit theorem), for tuning."""
         levels = self.levels(n)
         q = self.sampling_probability(n)
-        sampled, on_records = self.sampling.sampled, self.noise_before_clip is not None
+        sampled = self.sampling.sampled
+        on_records = self.noise_before_clip is not None or self.micro_batch > 1
         if len(levels) == 1 and sampled and not on_records:
             return calibration.compute_noise_multiplier_for_mu(mu, q, levels[0][1])
         weight = math.fsum(count / factor**2 for factor, count in levels)
         if not sampled:
             return math.sqrt(weight) / mu
         if on_records:
-            return math.sqrt(q * weight) / mu
+            return math.sqrt(q * weight) / mu * (2.0 if self.micro_batch > 1 else 1.0)
         low, high = 1e-3, 2.0 * math.sqrt(weight) * q / mu + 1e3
         for _ in range(100):
             middle = math.sqrt(low * high)
@@ -382,7 +400,9 @@ class Recipe:
         """Copy the recipe with a noise multiplier; None also removes clipping and denoising."""
         if noise_multiplier is not None:
             return replace(self, noise_multiplier=noise_multiplier)
-        return replace(self, noise_multiplier=None, bounding=None, noise=None, denoising=None)
+        return replace(
+            self, noise_multiplier=None, bounding=None, noise=None, denoising=None, micro_batch=1
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Convert to a dictionary of JSON values, without fields that old files do not have."""
@@ -436,7 +456,12 @@ def _find_first_steps(batches: Batching, last: int, steps: int) -> list[int]:
     return [int(start) for start in np.searchsorted(epochs, np.arange(last + 1))]
 
 
-OMITTED_VALUES = {"temperature": 1.0, "weight_decay": 0.0, "learning_rate_schedule": None}
+OMITTED_VALUES = {
+    "micro_batch": 1,
+    "temperature": 1.0,
+    "weight_decay": 0.0,
+    "learning_rate_schedule": None,
+}
 """Values that the JSON of a recipe omits, by name of the field."""
 
 NAMED_STAGES: dict[str, Registry[Any]] = {"batching": BATCHINGS, "optimizer": OPTIMIZERS}
@@ -535,6 +560,20 @@ STAGE_CONFLICTS: dict[str, Callable[[Recipe], bool]] = {
     "'class_weights' requires clipped gradients, not bounding 'encoded' (which replaces a gradient "
     "by one of a set of public vectors).": lambda r: (
         r.class_weights is not None and r.bounding is not None and not r.bounding.takes_views
+    ),
+    "'micro_batch' requires bounding 'encoded' with exact = true (it encodes the mean gradient of "
+    "a micro-batch).": lambda r: (
+        r.micro_batch > 1 and not (r.bounding is not None and getattr(r.bounding, "exact", False))
+    ),
+    "'micro_batch' requires batching 'poisson', Gaussian noise and a data-independent schedule "
+    "(its analysis assumes them).": lambda r: (
+        r.micro_batch > 1
+        and (
+            not r.sampling.independent
+            or r.noise is not None
+            or r.noise_before_clip is not None
+            or r.schedule.is_validation_driven
+        )
     ),
     "Denoising requires noise; leave it out for non-private training.": lambda r: (
         r.denoising is not None and r.bounding is None

@@ -88,7 +88,7 @@ class Training:
         self._sums = SumBuffers(self._prepared.parameters)
         self._optimizing = recipe.optimizer_stage
         self._optimizer = self._optimizing.of(self._weights, recipe.learning_rate)
-        self._optimizer.share = 1.0 / recipe.expected_batch_size
+        self._optimizer.share = 1.0 / recipe.expected_units
         self._state = TrainingState.start(self._prepared, recipe)
         synthetic = _make_synthetic_records(self._slots.x)
         rows = limit_rows_in_memory(self._prepared, synthetic, device)
@@ -257,7 +257,7 @@ class Training:
         """Update the weights and their average by the noisy sum in the buffers."""
         for weights, total in zip(self._weights, self._sums.flats, strict=True):
             weights.grad = total
-        deviation = self._state.noise_deviation / self._recipe.expected_batch_size
+        deviation = self._state.noise_deviation * self._optimizer.share
         self._optimizing.set_noise_variance(self._optimizer, deviation**2)
         recipe = self._recipe
         pace = recipe.learning_rate_factor_at(self._finished, len(self._slots.y))

@@ -436,7 +436,7 @@ def book_of_the_batch(patch: pytest.MonkeyPatch) -> None:
 
     def other(
         model: PreparedNetwork, x: Tensor, loss: Any, mask: Tensor, codebook: Codebook,
-        buffers: SumBuffers, exact: bool,
+        buffers: SumBuffers, exact: bool, *_: int,
     ) -> None:  # fmt: skip
         rows = form_gradients(model, x, loss)[mask]
         means = rows.abs().double().sort(dim=1, descending=True).values.mean(dim=0).numpy()
@@ -451,7 +451,7 @@ def micro_batches(patch: pytest.MonkeyPatch) -> None:
 
     def other(
         model: PreparedNetwork, x: Tensor, loss: Any, mask: Tensor, codebook: Codebook,
-        buffers: SumBuffers, exact: bool,
+        buffers: SumBuffers, exact: bool, *_: int,
     ) -> None:  # fmt: skip
         rows = form_gradients(model, x, loss) * mask[:, None]
         means = rows.reshape(-1, 2, rows.shape[1]).mean(dim=1)
@@ -844,7 +844,7 @@ FIXED = ("arch", "--eps", 2, "--strategy", "fixed", "--space", "fcn", "--steps",
         (("--noise", "student-t:0", "--recipe", "encoded-gaussian"), "freedom"),
         (("--noise", "tabulated", "--recipe", "encoded-gaussian"), "noise is 'tabulated'"),
         (("--noise", "cauchy", "--recipe", "denoised-gaussian"), "each coordinate of a gradient"),
-        (("--recipe", "own.toml"), "cannot set micro_batch"),
+        (("--recipe", "own.toml"), "'micro_batch' requires bounding 'encoded'"),
         (("--recipe", "unbounded.toml"), "needs a bound on every coordinate"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,

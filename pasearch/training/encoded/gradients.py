@@ -121,6 +121,7 @@ def add_encoded_sum(
     codebook: Codebook,
     buffers: SumBuffers,
     exact: bool = False,
+    micro_batch: int = 1,
 ) -> None:
     """Add the sum over records of their encoded gradients to `buffers.totals`.
 
@@ -136,12 +137,16 @@ def add_encoded_sum(
         codebook: Public vectors with one entry per trainable parameter value.
         buffers: Buffers of the sum.
         exact: Whether to form and sort the gradients; if not, they are ranked by rounded factors.
+        micro_batch: Number m of adjacent rows whose mean gradient is encoded as one; a null record
+            counts as 0. More than 1 requires `exact`. Each micro-batch then has the guarantee of a
+            record, so one record changes the sum by at most 2 C.
     """
     prepared = PreparedNetwork.of(network)
     captured = capture_layers(prepared, x, loss)
     totals = dict(zip(map(id, prepared.parameters), buffers.total_views, strict=True))
-    add = _sum_by_sorting if exact else _sum_by_ranking
+    add = partial(_sum_by_sorting, micro_batch=micro_batch) if exact else _sum_by_ranking
     most = _choose_max_records(captured, exact, x.device.type)
+    most = micro_batch * max(1, most // micro_batch)
     for start in range(0, len(x), most):
         rows = slice(start, start + most)
         layers: list[Any] = [
@@ -153,12 +158,13 @@ def add_encoded_sum(
 
 
 def _sum_by_sorting(
-    layers: list[_FormedGradients], codebook: Codebook, mask: Tensor
+    layers: list[_FormedGradients], codebook: Codebook, mask: Tensor, micro_batch: int
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield each parameter with its sum of encoded gradients, computed by `encode_by_sorting`."""
     gradients = torch.cat([layer.d for layer in layers], dim=1)
     usable = mask & torch.isfinite(gradients).all(dim=1)
     gradients.masked_fill_(~usable[:, None], 0.0)
+    gradients = gradients.unflatten(0, (-1, micro_batch)).mean(dim=1)
     unused = codebook.dimension - gradients.shape[1]
     encoded = encode_by_sorting(torch.nn.functional.pad(gradients, (0, unused)), codebook)
     encoded = encoded.sum(dim=0, dtype=torch.float64)
@@ -644,12 +650,12 @@ class EncodedClipping(ClippingMethod):
         counted: bool = True,
     ) -> tuple[list[Tensor], Tensor]:
         """Compute the sum of encoded gradients per parameter, and an empty tensor of counts."""
-        assert views == 1, "encoding uses one gradient per record"
+        assert views == 1 or self.exact, "encoding uses one gradient per record"
         assert weights is None, "encoding does not weight gradients"
         prepared = PreparedNetwork.of(network)
         codebook = self.codebook(sum(p.numel() for p in prepared.parameters))
         given, buffers = buffers, SumBuffers(prepared.parameters) if buffers is None else buffers
-        add_encoded_sum(prepared, x, loss, mask, codebook, buffers, self.exact)
+        add_encoded_sum(prepared, x, loss, mask, codebook, buffers, self.exact, views)
         if given is None:
             buffers.write_back()
         return buffers.views, torch.zeros(0)
