@@ -60,11 +60,15 @@ def find_estimation_failures(
         Sentences; each ends with what to change.
     """
     found, slots, train = [], getattr(split, choose_estimation_partition(split)), split.train
-    if estimate is not None and estimate.min_records > slots:
+    what, least = _find_rarest_item(estimate, schema)
+    if least > slots:
+        item, source = "schema", "; `pasearch check` proposes one"
+        if what == "word":
+            item, source = "vocabulary", ""
         found.append(
-            f"the undeclared schema would be estimated from {slots:,} records, and a category or a "
-            f"class is found only if about {estimate.min_records:,} records have it: declare the "
-            "schema (`schema=`; `pasearch check` proposes one), raise `epsilon=`, or add records."
+            f"the undeclared {item} would be estimated from {slots:,} records, and a {what} is "
+            f"found only if about {least:,} records have it, more than there are: declare the "
+            f"{item} (`schema=`{source}), raise `epsilon=`, or add records."
         )
     if isinstance(schema, Schema):
         return found  # arrays always get two classes or more
@@ -79,6 +83,16 @@ def find_estimation_failures(
             "each: declare the classes (`labels=no,yes`), raise `epsilon=`, or add records."
         )
     return found
+
+
+def _find_rarest_item(estimate: SchemaEstimate | None, schema: AnySchema | None) -> tuple[str, int]:
+    """Return what a private estimate finds, and how many records must have it; 0: no estimate."""
+    if estimate is None:
+        return "", 0
+    text = getattr(schema, "token_column", None)
+    if schema is not None and text is not None and text in schema.undeclared:
+        return "word", estimate.vocabulary_mechanism.threshold
+    return "category or a class", estimate.min_records
 
 
 def find_signal_failures(signal: float | None, schema: AnySchema, epsilon: float) -> list[str]:
@@ -139,18 +153,19 @@ def warn_of_auc_classes(metric: str | None, schema: AnySchema) -> list[str]:
     ]
 
 
-def warn_of_rare_categories(estimate: SchemaEstimate | None, split: Split) -> list[str]:
-    """Warn if only common categories can be estimated privately."""
-    if estimate is None:
-        return []
+def warn_of_rare_categories(
+    estimate: SchemaEstimate | None, split: Split, schema: AnySchema | None = None
+) -> list[str]:
+    """Warn if only common categories, or words of a text, can be estimated privately."""
     slots = getattr(split, choose_estimation_partition(split))
-    if not estimate.min_records > MAX_CATEGORY_SHARE * slots:
+    what, least = _find_rarest_item(estimate, schema)
+    if not least > MAX_CATEGORY_SHARE * slots:
         return []
     found = (
-        f"only what at least about {estimate.min_records:,} of them hold will be found: rarer "
-        "categories are lost."
-        if estimate.min_records <= slots
-        else "that is too few to find any category or class at this budget."
+        f"only what at least about {least:,} of them hold will be found: rarer "
+        f"{'words' if what == 'word' else 'categories'} are lost."
+        if least <= slots
+        else f"that is too few to find any {what.replace('or a', 'or')} at this budget."
     )
     return [
         f"the undeclared schema is estimated privately from {slots:,} records, and {found} Declare "

@@ -143,7 +143,7 @@ class PlanTerms:
         leak_share: Fraction of delta for the estimation of categories (`ESTIMATE_DELTA`).
         metric: Name of the metric, one of `METRICS`; None: the default for the target.
         notes: Public remarks on the data's source, shown in the plan.
-        type_failures: Reasons why the type of the target's column makes every run fail.
+        type_failures: Reasons why the types of columns make every run fail.
     """
 
     name: str
@@ -201,7 +201,7 @@ class PlanTerms:
             *plan_warnings.warn_of_auc_classes(self.metric, self.schema),
             *plan_warnings.warn_of_undeclared_task(self.schema),
             *plan_warnings.warn_of_identifiers(self.schema, self.assumed_public),
-            *plan_warnings.warn_of_rare_categories(estimate, split),
+            *plan_warnings.warn_of_rare_categories(estimate, split, self.schema),
             *plan_warnings.warn_of_rare_classes(classes, split),
             *plan_warnings.warn_of_weak_signal(mu, split.train, outputs),
         )

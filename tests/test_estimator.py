@@ -159,7 +159,7 @@ class TestRecords:
         table, of_arrays = pasearch.load(runs["search"]), pasearch.load(runs["training"])
         with pytest.raises(UsageError, match="no column 'city'"):
             table.predict(frame()[["age"]])
-        with pytest.raises(UsageError, match="expected 3 cells per row"):
+        with pytest.raises(UsageError, match="with 3 cells per row"):
             table.predict(frame()[["age"]].to_numpy())
         with pytest.raises(UsageError, match=r"expected numbers, \(rows, 4, 4\)"):
             of_arrays.predict(np.zeros((3, 15)))

@@ -71,9 +71,12 @@ class TestSignal:
     @pytest.mark.unit
     def test_its_plan_says_so_and_charges_nothing(self, run: Any):
         code, out, _ = run("plan", "arch", "digits", "--eps", 0.001)
-        assert code == 0
-        assert f"Refused: the {NOISE}" in out
+        assert code == 3
+        assert out.startswith(f"Refused: the {NOISE}")
+        assert "with --force, about" in out
+        assert run("plan", "arch", "digits", "--eps", 0.001, "--force")[0] == 0
         code, out, _ = run("plan", "arch", "digits", "--eps", 0.001, "--json")
+        assert code == 3
         assert NOISE in json.loads(out)["refusals"][0]
 
     @pytest.mark.unit
@@ -256,7 +259,7 @@ class TestLabels:
             ("no", {}, "has 1 class: expected two or more"),
             ("no,", {}, "a label that means missing"),
             (["no", None], {}, "a label that means missing"),
-            ("no,yes", {"regression": True}, "already declares column .y. as a number"),
+            ("no,yes", {"regression": True}, "regression=True. predicts a number"),
             ("no,no", {}, "no"),
             (
                 "no,yes",

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -12,6 +14,9 @@ import pytest
 
 import pasearch
 from pasearch import Budget, UsageError
+from pasearch.curator.check import check_table
+from pasearch.errors import BudgetError
+from pasearch.report.facts import find_result_warnings
 from pasearch.results import Result
 
 DECLARED = {"target": "label", "labels": "ham,spam", "text": "message", "space": "rnn"}
@@ -89,10 +94,19 @@ def test_other_data_and_other_models_are_refused(tmp_path: Path):
     embedding = {"kind": "embedding", "units": 3}
     for task, options, words in [
         ("search_architecture", {"schema": mixed, "space": "rnn"}, "only feature column"),
-        ("search_architecture", {"schema": schema}, "cannot read: use `space=rnn`"),
-        ("search_architecture", {"schema": schema, "space": "fcn"}, "cannot read"),
-        ("search_architecture", {"schema": schema, "architecture": {"layers": []}}, "cannot read"),
+        ("search_architecture", {"schema": schema}, "use `pasearch arch` with `space=rnn`"),
+        (
+            "search_architecture",
+            {"schema": schema, "space": "fcn"},
+            "only recurrent networks can read",
+        ),
+        (
+            "search_architecture",
+            {"schema": schema, "architecture": {"layers": []}},
+            "only recurrent networks can read",
+        ),
         ("search_architecture", {"schema": plain, "space": "rnn"}, "no column"),
+        ("search_architecture", {"text": "label", "target": "label"}, "is the target"),
         (
             "search_architecture",
             {"schema": schema, "architecture": {"layers": [embedding], "front_end": "centred"}},
@@ -104,3 +118,58 @@ def test_other_data_and_other_models_are_refused(tmp_path: Path):
         with pytest.raises(UsageError, match=words):
             getattr(pasearch, task)(table_of, **options, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.unit
+def test_a_plan_of_texts_speaks_of_words(tmp_path: Path):
+    table = messages(60)
+    plan = pasearch.plan_architecture_search
+    (refused,) = plan(table, **DECLARED, budget=Budget(1.0), strategy="fixed").refusals
+    assert "a word is found only if about" in refused
+    assert "more than there are: declare the vocabulary" in refused
+    text = str(plan(messages(4000), **DECLARED, budget=Budget(20.0), strategy="rs"))
+    assert "private schema estimation (1 item)" in text
+    assert "Not declared: The vocabulary of message" in text
+    assert "A declaration (`schema=`) has no privacy cost" in text
+    with pytest.raises(UsageError, match="not a table with a text column"):
+        plan("digits", space="rnn")
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("parquet", [False, True])
+def test_numbers_as_a_text_are_refused_before_the_charge(parquet: bool, tmp_path: Path):
+    data: Any = messages(4000).assign(message=1.5)
+    if parquet:
+        data.to_parquet(tmp_path / "t.parquet")
+        data = tmp_path / "t.parquet"
+    with pytest.raises(BudgetError, match="declared as a text, but its type is"):
+        pasearch.search_architecture(
+            data, **DECLARED, budget=Budget(20.0), strategy="fixed", steps=1, out=tmp_path / "run"
+        )
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.unit
+def test_a_tiny_vocabulary_is_noted_in_the_result(result: Result):
+    document, schema = result.document, result.schema
+    assert not any(
+        "the model knows little" in each for each in find_result_warnings(document, schema)
+    )
+    column = replace(schema.columns[0], vocabulary=("win",))
+    (found,) = find_result_warnings(document, replace(schema, columns=(column,)))
+    assert "The vocabulary of column 'message' has 1 words" in found
+
+
+@pytest.mark.unit
+def test_check_proposes_a_text_without_words(tmp_path: Path):
+    messages().to_csv(tmp_path / "m.csv", index=False)
+    proposed = check_table(tmp_path / "m.csv", text="message").toml()
+    assert '[columns.message]\nkind = "text"\nlength = 150\n' in proposed
+    assert "prize" not in proposed
+
+
+@pytest.mark.unit
+def test_a_list_of_texts_must_be_a_list_of_rows(result: Result):
+    with pytest.raises(UsageError, match=r"such as \[\[\.\.\.\]\], with 1 cells? per row"):
+        result.predict(["free prize call now"])
+    assert len(result.predict([["free prize call now"]])) == 1

@@ -523,7 +523,7 @@ def _collect_facts(plan: Plan, request: SearchRequest, public: str | None) -> Fa
         pixels=len(schema.max_shape(2)) > 1,
         table=schema.to_json()["kind"] == "table",
         undeclared=schema.undeclared,
-        poor=bool(warn_of_rare_categories(plan.schema_estimate, plan.split)),
+        poor=bool(warn_of_rare_categories(plan.schema_estimate, plan.split, plan.schema)),
         public=public,
         metric=request.metric,
         default=describe_model(default),

@@ -108,6 +108,7 @@ def make_dataset_from_frame(frame: Any, request: Request) -> Dataset:
         describe_undeclared_dates,
         extract_cells,
         find_target_failures,
+        find_text_failures,
         get_column_names,
         infer_kind,
     )
@@ -137,6 +138,7 @@ def make_dataset_from_frame(frame: Any, request: Request) -> Dataset:
     cells = extract_cells(frame)
     places = {name: place for place, name in enumerate(names)}
     columns = [places[column.name] for column in schema.columns]
+    dtypes = list(frame.dtypes.iloc[columns])
     return Dataset(
         name="frame" if declared is None else declared.name,
         schema=schema,
@@ -145,10 +147,11 @@ def make_dataset_from_frame(frame: Any, request: Request) -> Dataset:
         public=request.data_is_public,
         official_test=schema.official_test,
         assumed=(TYPES_DESCRIPTION,) if typed and not request.data_is_public else (),
-        type_failures=find_target_failures(
-            schema.target, frame.dtypes.iloc[places[schema.target.name]]
+        type_failures=(
+            *find_target_failures(schema.target, frame.dtypes.iloc[places[schema.target.name]]),
+            *find_text_failures(schema.columns, dtypes),
         ),
-        notes=describe_undeclared_dates(schema.columns, list(frame.dtypes.iloc[columns])),
+        notes=describe_undeclared_dates(schema.columns, dtypes),
     )
 
 

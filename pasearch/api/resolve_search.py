@@ -435,9 +435,10 @@ def _check_auto_options(request: SearchRequest) -> None:
     given = {name: getattr(request, name) for name in names}
     given["search_share"] = request.search_share or None
     if named := [f"`{name}=`" for name, value in given.items() if value is not None]:
+        listed = ", ".join(named)
         raise UsageError(
-            f"{', '.join(named)}: with strategy auto, the strategy and its settings are chosen "
-            "automatically. Name a strategy, such as `strategy=rs`, or leave that out."
+            f"{listed}: with strategy auto, the strategy and its settings are chosen "
+            f"automatically. Name a strategy, such as `strategy=rs`, or leave {listed} out."
         )
 
 

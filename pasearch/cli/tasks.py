@@ -19,6 +19,7 @@ from pasearch.api.request import FeatureRequest, Request, SearchRequest, TrainRe
 from pasearch.cli.app import Json, Quiet, Run, Sign, Verbose, app, plan_app
 from pasearch.cli.options import GroupedCommand, add_request_options, format_flags, wrap_lines
 from pasearch.cli.paths import check_paths
+from pasearch.errors import BudgetError
 from pasearch.terminal_escaping import escape_text, format_epsilon
 
 if TYPE_CHECKING:
@@ -93,6 +94,7 @@ def plan_and_run(
     prepared = _prepare(module, request, asked, show=not (as_json or quiet))
     if dry_run:
         _show_plan(prepared, as_json=as_json, quiet=quiet, alone=True, verbose=verbose)
+        _exit_if_refused(prepared)
         return
     from pasearch.api.lifecycle import check_not_refused
     from pasearch.api.resolve import choose_device
@@ -148,6 +150,7 @@ def _add_task(request: type[Request], module: str, about: str) -> None:
         check_paths(asked, run=False)
         prepared = _prepare(module, request, asked, show=not as_json)
         _show_plan(prepared, as_json=as_json, alone=True, verbose=verbose)
+        _exit_if_refused(prepared)
 
 
 for _task in TASKS:
@@ -268,6 +271,12 @@ def _show_plan(
                 "its machines can read the records. Protect it like the private folder of the run."
             )
             typer.echo(wrap_lines(message) + "\n")
+
+
+def _exit_if_refused(prepared: Prepared[Any]) -> None:
+    """Exit after a plan with the code of its run, if the run would be refused."""
+    if prepared.plan.refusals and not prepared.request.force:
+        raise typer.Exit(BudgetError.exit_code)
 
 
 def _make_signer(path: Path | None) -> Callable[[Result], Result]:

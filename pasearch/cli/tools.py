@@ -75,7 +75,7 @@ def spaces(
 
 
 @app.command()
-@add_search_options(("target", "schema", "quotes", "columns", "separator", "regression"))
+@add_search_options(("target", "text", "schema", "quotes", "columns", "separator", "regression"))
 def check(
     data: Annotated[Path, typer.Argument(help="Table: .csv, .tsv, .data or .parquet.")],
     given: dict[str, Any],

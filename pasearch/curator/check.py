@@ -33,7 +33,7 @@ from pasearch.data.csv_file import (
 from pasearch.data.lines import Fault
 from pasearch.data.numbers import PLAIN_NUMBER_FORM, NumberForm
 from pasearch.data.parquet_file import ParquetFile, read_parquet
-from pasearch.data.schema_file import declare_target
+from pasearch.data.schema_file import declare_target, declare_text
 from pasearch.data.sources import count_header_rows, find_source
 from pasearch.data.tables import TableSchema
 from pasearch.data.text_columns import TextTable
@@ -96,6 +96,7 @@ def check_table(
     columns: str | Path | Sequence[str] | None = None,
     separator: str | None = None,
     regression: bool = False,
+    text: str | None = None,
 ) -> CheckReport:
     """Check every value of a table's file, and return its problems and a proposed schema.
 
@@ -107,6 +108,7 @@ def check_table(
         columns: Names of the columns of a CSV file without a header.
         separator: Separator of cells in a CSV file; None: detected in the header.
         regression: Whether the target is a number, whatever its values look like.
+        text: Name of a column that is proposed as a sequence of words, without a vocabulary.
 
     Raises:
         UsageError: A malformed file, one that does not fit the schema or has no readable row; or
@@ -140,6 +142,7 @@ def check_table(
         why = Counter(fault.value for fault in faults if fault is not None).most_common(1)[0][0]
         raise UsageError(f"{path}: no row can be used. Most frequent problem: {why}.")
     declared = replace(declared, target=declare_target(declared.target, regression=regression))
+    declared = declare_text(declared, text)
     parsed = features.present()
     in_table = find_table_problems(TextTable(cells=(*features.cells, labels)), faults)
     read = [

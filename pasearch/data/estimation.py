@@ -106,6 +106,19 @@ class SchemaEstimate:
         """Mechanism that finds the categories, or classes, of one item."""
         return self._make_category_mechanism(1.0)
 
+    @property
+    def vocabulary_mechanism(self) -> CategoryCounts:
+        """Mechanism that finds the words of one item.
+
+        A record changes at most k = `MAX_COUNTED_WORDS` counts by 1 each, so by sqrt(k) in L2 norm,
+        and at most k words occur in this record only.
+        """
+        return CategoryCounts(
+            noise_multiplier=self.noise_multiplier * math.sqrt(MAX_COUNTED_WORDS),
+            delta=self.delta / MAX_COUNTED_WORDS,
+            most=MAX_ESTIMATED_WORDS,
+        )
+
     def estimate_classes(self, schema: AnySchema, labels: Any, stream: Stream) -> AnySchema:
         """Estimate the undeclared classes of a schema privately.
 
@@ -209,17 +222,9 @@ class SchemaEstimate:
     def _estimate_vocabulary(
         self, column: Column, cells: ColumnCells, stream: Stream
     ) -> tuple[str, ...]:
-        """Estimate the most frequent words of a text column privately, most frequent first.
-
-        A record changes at most k = `MAX_COUNTED_WORDS` counts by 1 each, so by sqrt(k) in L2 norm,
-        and at most k words occur in this record only.
-        """
-        mechanism = CategoryCounts(
-            noise_multiplier=self.noise_multiplier * math.sqrt(MAX_COUNTED_WORDS),
-            delta=self.delta / MAX_COUNTED_WORDS,
-            most=MAX_ESTIMATED_WORDS,
-        )
-        return tuple(mechanism.release(column.count_words(cells), stream.child("vocabulary")))
+        """Estimate the most frequent words of a text column privately, most frequent first."""
+        counts = column.count_words(cells)
+        return tuple(self.vocabulary_mechanism.release(counts, stream.child("vocabulary")))
 
     def _compute_part_noise(self, share: float) -> float:
         """Return the noise multiplier of a part with this share of the item's 1 / sigma^2."""

@@ -142,6 +142,21 @@ def find_target_failures(target: Column, dtype: Any) -> tuple[str, ...]:
     )
 
 
+def find_text_failures(columns: Sequence[Column], dtypes: Sequence[Any]) -> tuple[str, ...]:
+    """Return the reasons why the types of sequences of words cannot contain any.
+
+    Args:
+        columns: Feature columns.
+        dtypes: Type of each column in its source: of numpy, pandas or pyarrow.
+    """
+    return tuple(
+        f"column {column.name!r} is declared as a text, but its type is {dtype}: name a column of "
+        "strings (`text=`)."
+        for column, dtype in zip(columns, dtypes, strict=True)
+        if column.length is not None and _infer_kind_and_values(dtype)[0] is not None
+    )
+
+
 def describe_undeclared_dates(columns: Sequence[Column], dtypes: Sequence[Any]) -> tuple[str, ...]:
     """Return a remark for the plan on undeclared columns of dates, which are read as categories.
 

@@ -19,7 +19,11 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from pasearch.data.frames import describe_undeclared_dates, find_target_failures
+from pasearch.data.frames import (
+    describe_undeclared_dates,
+    find_target_failures,
+    find_text_failures,
+)
 from pasearch.data.parquet_files import (
     PARQUET_SUFFIXES,
     LargeColumn,
@@ -82,12 +86,14 @@ class ParquetFile(Source):
         dataset = make_table_dataset(*cells, declared)
         table = dataset.schema
         assert isinstance(table, TableSchema)
+        dtypes = [files.types[column.name] for column in table.columns]
         return replace(
             dataset,
-            type_failures=find_target_failures(table.target, files.types[table.target.name]),
-            notes=describe_undeclared_dates(
-                table.columns, [files.types[column.name] for column in table.columns]
+            type_failures=(
+                *find_target_failures(table.target, files.types[table.target.name]),
+                *find_text_failures(table.columns, dtypes),
             ),
+            notes=describe_undeclared_dates(table.columns, dtypes),
         )
 
     def new_records(self, data: str, schema: AnySchema) -> TextTable:

@@ -305,7 +305,7 @@ class Dataset:
         assumed: Facts assumed public that may have been read from the records.
         workspace: Private folder for records that exceed memory; None: a temporary folder.
         notes: Public remarks on the source for the plan, such as skipped files.
-        type_failures: Reasons why the dtype of the target makes every run fail.
+        type_failures: Reasons why the dtypes of columns make every run fail.
 
     Raises:
         UsageError: Arrays that do not fit the schema.

@@ -99,6 +99,10 @@ def declare_target(
         UsageError: The schema or `regression` declares another task, or there are fewer than two
             distinct labels.
     """
+    if regression and labels is not None:
+        raise UsageError(
+            "`labels=` declares classes, but `regression=True` predicts a number: leave one out."
+        )
     if regression:
         if target.kind not in (None, "number"):
             raise UsageError(
@@ -139,6 +143,12 @@ def declare_text(schema: TableSchema, name: str | None) -> TableSchema:
     if name is None:
         return schema
     columns = {column.name: column for column in schema.columns}
+    if name == schema.target.name:
+        other = next(iter(columns)) if len(columns) == 1 else ""
+        raise UsageError(
+            f"`text={name}`: column {name!r} is the target, by default the last column: name the "
+            f"column to predict (`target={other}`)."
+        )
     if name not in columns:
         raise UsageError(
             f"`text={name}` is not a feature column{suggest_name(name, list(columns))}."

@@ -354,8 +354,9 @@ class TableSchema:
         cells = records if isinstance(records, TextTable) else np.asarray(records, object)
         if len(cells.shape) != 2 or cells.shape[1] != len(self.columns):
             raise UsageError(
-                f"The table has shape {cells.shape}: expected {len(self.columns)} cells per row: "
-                "every column of the schema except the target, ignored ones included."
+                f"The table has shape {cells.shape}: expected a list of rows, such as "
+                f"[[{', '.join(['...'] * min(len(self.columns), 3))}]], with {len(self.columns)} "
+                "cells per row: every column of the schema except the target, also ignored ones."
             )
         x = np.zeros((len(cells), *self.shape), np.float32)
         self.encode(cells, out=x)

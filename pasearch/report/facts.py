@@ -195,4 +195,18 @@ def find_result_warnings(document: Values, schema: AnySchema) -> list[str]:
             f"The target's bounds were estimated privately: {low:g} to {high:g}. Values outside "
             "count as the nearer bound, also in this error. Declare low and high (`schema=`)."
         )
+    declared = ((document.get("plan") or {}).get("declared") or {}).get("columns") or ()
+    open_ = {each["name"] for each in declared if each.get("vocabulary") is None}
+    for column in getattr(schema, "columns", ()):
+        words = len(column.vocabulary or ())
+        if column.length is not None and column.name in open_ and words < MIN_VOCABULARY:
+            found.append(
+                f"The vocabulary of column {column.name!r} has {words} words, so the model knows "
+                "little. Is the column a text? If so, declare words chosen without looking at the "
+                "records (`schema=`), or raise `epsilon=`."
+            )
     return found
+
+
+MIN_VOCABULARY = 10
+"""Minimum number of words in the vocabulary of a text, without a warning."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from pasearch.accounting.events import Event, RepeatAndSelect, WorstCase, describe_event
 from pasearch.data.estimation import CLASS_DETECTION_PROBABILITY, find_undeclared_classes
 from pasearch.data.frames import TYPES_DESCRIPTION
+from pasearch.data.tables import TableSchema
 from pasearch.plan_warnings import NOISE_PHRASE
 from pasearch.planning import TEST_LINE
 from pasearch.report import wording
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 
 Detail = Literal["summary", "prices", "whole"]
 """Amount of detail of a plan's text, described in `plan_text`."""
+
+FORCED_NOTE = "with `force=True`, "
+"""Beginning of the duration of a run that would be refused."""
 
 OVERHEAD_NOTE = "; plus some seconds for start, reading and scoring"
 """End of a sentence with an estimated duration, which covers the trainings only."""
@@ -56,9 +60,8 @@ def plan_text(
         every, compared = plan.space.count(), plan.strategy.candidate_count
         is_part = compared is not None and compared < every
         among = f"{compared:,} of {every:,}" if is_part else f"{every:,}"
-        model = (
-            f"best of {among} candidates, selected by strategy {show_strategy(plan.strategy.name)}"
-        )
+        among += " candidate" if every == 1 else " candidates"
+        model = f"best of {among}, selected by strategy {show_strategy(plan.strategy.name)}"
         if on is not None:
             model += f" on the public data {on}; trained once on the private data"
     lines = _summary_lines(plan, usual, model, report, ledger)
@@ -68,7 +71,7 @@ def plan_text(
             names = [name or "default" for name in plan.recipe_names]
             several = f"one of {len(names)}: " + "; ".join(name.split(":")[0] for name in names)
             lines.append(_format_row("Recipe", names[0] if len(names) == 1 else several))
-        lines.append(_format_row("Time", time_text(plan)))
+        lines.append(_format_row("Time", FORCED_NOTE * bool(plan.refusals) + time_text(plan)))
     if whole:
         lines += [] if task == TRAINING else _selection_lines(plan, task)
         fronts = [front.describe() for front in plan.strategy.front_ends(plan.space)]
@@ -81,7 +84,7 @@ def plan_text(
             "Hint: with few records, a good default often beats a private search. `strategy=fixed` "
             "trains the default, as a separate run with its own privacy cost."
         )
-    return _join_lines([*lines, *_total_lines(plan, detail)])
+    return _join_lines([*_refusal_lines(plan, detail), *lines, *_total_lines(plan, detail)])
 
 
 def feature_plan_text(
@@ -107,7 +110,7 @@ def feature_plan_text(
             _format_row("Target", f"{target} ({kind})"),
             _format_row("Method", f"{name}: {plan.selection_description}{public}"),
             _format_row("Training", TRAINERS[choice.trainer][0]),
-            _format_row("Time", feature_time_text(plan)),
+            _format_row("Time", FORCED_NOTE * bool(plan.refusals) + feature_time_text(plan)),
         ]
     if detail == "whole" and plan.auto is not None:
         lines.append(_format_row("Why", plan.auto["why"]))
@@ -198,6 +201,13 @@ def _join_lines(lines: list[str]) -> str:
 def _format_row(name: str, text: str) -> str:
     """Format a line of the plan: a name in a column of ten characters, then its text."""
     return f"{name:<10}{text}"
+
+
+def _refusal_lines(plan: Plan | FeaturePlan, detail: Detail) -> list[str]:
+    """Return the reasons why the run would be refused, which precede a plan printed alone."""
+    reasons = plan.refusals if detail != "summary" else ()
+    end = "Nothing is charged; `force=True` runs it anyway."
+    return [*(f"Refused: {each} {end}" for each in reasons), *([""] if reasons else [])]
 
 
 def _summary_lines(
@@ -320,11 +330,6 @@ def _cost_lines(plan: Plan | FeaturePlan, detail: Detail) -> list[str]:
         if each.value is not None
     ]
     lines += [f"Warning: {warning}" for warning in plan.warnings]
-    if detail != "summary":
-        lines += [
-            f"Refused: {reason} Nothing is charged; `force=True` runs it anyway."
-            for reason in plan.refusals
-        ]
     if plan.estimates_schema:
         others, words = list(plan.schema.undeclared), []
         if (classes := plan.class_estimate) is not None:
@@ -343,9 +348,12 @@ def _cost_lines(plan: Plan | FeaturePlan, detail: Detail) -> list[str]:
                 f"{what} of {join(others)} will be estimated with DP from the "
                 f"{plan.estimate_partition} partition."
             )
+        given = "`bounds=`, `classes=`"
+        if isinstance(plan.schema, TableSchema):
+            given = "`schema=`, `labels=`" if classes is not None else "`schema=`"
         lines.append(
-            f"No schema given: {' '.join(words)} A declared schema (`schema=`, `labels=`, "
-            "`bounds=`, `classes=`) has no privacy cost and is more accurate."
+            f"Not declared: {' '.join(words)} A declaration ({given}) has no privacy cost and is "
+            "more accurate."
         )
     if plan.assumed_public:
         assumed = join(list(plan.assumed_public))

@@ -152,7 +152,7 @@ def release_name(name: str, noun: str, count: int = 1) -> str:
         count: Number of releases of that name; 1 adds no number.
     """
     if name == "schema":
-        return f"private schema estimation ({count:,} items)"
+        return f"private schema estimation ({count:,} item{'s' * (count != 1)})"
     name = f"test {noun}" if name == TEST_LINE else name
     return name if count == 1 else f"{name} ({count:,} times)"
 

@@ -31,6 +31,8 @@ from pasearch.accounting.budget import Budget
 from pasearch.accounting.calibration import NoiseParameters
 from pasearch.accounting.events import Event, Geometric, WorstCase
 from pasearch.accounting.published_bounds import PublishedBound
+from pasearch.data.schema import Schema
+from pasearch.data.schema_file import MAX_SUGGESTED_NAMES
 from pasearch.data.split import Split
 from pasearch.errors import BudgetError, UsageError
 from pasearch.plan_warnings import warn_of_test_noise
@@ -133,21 +135,26 @@ def check_texts(space: Space, schema: AnySchema) -> None:
     """Refuse networks that would read token numbers as quantities, or quantities as tokens."""
     text = getattr(schema, "token_column", None)
     if space.reads_tokens and text is None:
+        missing = "no column is declared as such: name it (`text=`)"
+        if isinstance(schema, Schema):
+            missing = "this data is not a table with a text column: name such a table"
         raise UsageError(
-            f"Space {space.name!r} reads texts as sequences of words, but the data has no column "
-            "declared as such: name a text column (`text=`), or use another space."
+            f"Space {space.name!r} reads texts as sequences of words, but {missing}, or use "
+            "another space."
         )
     if not (text is None or space.reads_tokens or isinstance(space, ModuleSpace)):
         raise UsageError(
-            f"Column {text!r} is a sequence of words, which space {space.name!r} cannot read: use "
-            "`space=rnn`; or declare a vocabulary without a length, for other networks."
+            f"Column {text!r} is a sequence of words, which only recurrent networks can read: use "
+            "`pasearch arch` with `space=rnn`, or declare a vocabulary without a length."
         )
     read = [column.name for column in getattr(schema, "columns", ()) if column.kind != "ignore"]
     if text is not None and len(read) > 1:
+        others = [repr(name) for name in read if name != text]
+        more = ", ..." if len(others) > MAX_SUGGESTED_NAMES else ""
         raise UsageError(
             f"Column {text!r} is a sequence of words, so it must be the only feature column: "
-            f"declare {', '.join(map(repr, (name for name in read if name != text)))} with kind "
-            "'ignore'."
+            f'declare {", ".join(others[:MAX_SUGGESTED_NAMES])}{more} with kind = "ignore" in a '
+            "schema file (`schema=`)."
         )
 
 

@@ -397,7 +397,12 @@ class SearchSpace(Space):
         for gene, values in self.choices:
             where = f"Space {self.name!r}, choice {gene!r}"
             if gene not in known:
-                raise UsageError(f"{where}: no such gene: expected one of {', '.join(known)}.")
+                listed = [each for each in known if not re.search(r"_([2-9]|1\d)$", each)]
+                raise UsageError(
+                    f"{where}: no such gene: expected one of {', '.join(listed)}; genes ending in "
+                    "1 also with the number of a later layer."
+                    + suggest_name(gene.removesuffix("_size"), known)
+                )
             if not values:
                 raise UsageError(f"{where}: is empty: add at least one value.")
             if len(values) > RANGE_POINTS:

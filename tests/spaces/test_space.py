@@ -286,6 +286,7 @@ class TestFiles:
             ('family = "rnn"\n[choices]\nhead = [-1]', "an integer, or 0 for no layer"),
             ("[choices]\nunits_1 = []", "units_1'.*is empty"),
             ("[choices]\nunits_17 = [1]", "no such gene"),
+            ("[choices]\nbatch_size = [1]", "units_1, activation_1, .* Did you mean 'batch'"),
             ("[choices]\nunits_1 = [0]", "integer above 0"),
             ("[choices]\nunits_1 = [2.5]", "integer above 0"),
             ("[choices]\nunits_1 = [true]", "integer above 0"),
