@@ -246,9 +246,19 @@ def describe_extensions(value: object) -> dict[str, str]:
     """Return the note and the hash of the file for each extension component in a plan, by name."""
     found = {}
     for each in _extension_parts(value):
-        code = hashlib.sha256(_find_source_file(type(each)).read_bytes()).hexdigest()
-        found[_qualified_name(each)] = f"{EXTENSION_NOTE}, SHA-256 {code[:16]}"
+        found[_qualified_name(each)] = describe_source(type(each))
     return found
+
+
+@cache
+def describe_source(kind: Any) -> str:
+    """Return the note on a class or function from outside, with its file's hash at the first call.
+
+    Raises:
+        UsageError: It is not defined in a file.
+    """
+    code = hashlib.sha256(_find_source_file(kind).read_bytes()).hexdigest()
+    return f"{EXTENSION_NOTE}, SHA-256 {code[:16]}"
 
 
 def check_descriptions(value: object) -> None:
@@ -295,12 +305,14 @@ def _qualified_name(part: object) -> str:
 def _find_source_file(kind: Any) -> Path:
     """Return the file that defines a class or function."""
     try:
-        return Path(inspect.getfile(kind))
+        if (file := Path(inspect.getfile(kind))).is_file():
+            return file
     except (OSError, TypeError):
-        raise UsageError(
-            f"{kind.__qualname__} is not defined in a file, so a resumed run could not check "
-            "whether it is unchanged: define it in a module, and import that."
-        ) from None
+        pass
+    raise UsageError(
+        f"{kind.__qualname__} is not defined in a file, so a resumed run could not check "
+        "whether it is unchanged: define it in a module, and import that."
+    )
 
 
 @cache

@@ -563,8 +563,11 @@ def build_network(document: dict[str, Any], weights: bytes) -> nn.Sequential:
     from torch import nn
 
     from pasearch.spaces.candidate import Candidate
+    from pasearch.spaces.user_modules import describe_changed_class
 
     with require_well_formed():
+        if changed := describe_changed_class(document):
+            warnings.warn(changed, UserWarning, stacklevel=2)
         schema, candidate = restore_schema(document), Candidate.from_json(document["best"])
         # Checked before the network is built, because a forged document may name a huge one.
         known = BYTES_PER_PARAMETER * candidate.parameters(schema.shape, schema.outputs)[0] <= len(

@@ -26,6 +26,7 @@ from pasearch.runs.cluster import Cluster
 from pasearch.runs.folder import atomic_write
 from pasearch.runs.processor import describe_processor
 from pasearch.search.plan import Plan
+from pasearch.spaces.user_modules import find_makers
 
 if TYPE_CHECKING:
     from pasearch.features.plan import FeaturePlan
@@ -66,8 +67,7 @@ def compute_fingerprint(
         request: Serialized request, as stored for a resume.
     """
     code = hashlib.sha256()
-    maker = getattr(getattr(plan, "space", None), "maker", None)  # of a network of the user
-    makers = [] if maker is None else [maker]
+    makers = find_makers(plan)
     for file in [*sorted(PACKAGE_FOLDER.rglob("*.py")), *extension_files(*makers)]:
         inside = file.is_relative_to(PACKAGE_FOLDER)
         code.update(str(file.relative_to(PACKAGE_FOLDER) if inside else file).encode() + b"\0")

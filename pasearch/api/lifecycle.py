@@ -44,7 +44,7 @@ from pasearch.files import parse_json, read_json
 from pasearch.plan_warnings import MIN_CLASSES
 from pasearch.planning import CLASSES_LINE, SELECTION_RULES, events_by_partition
 from pasearch.progress import Progress, resolve_progress
-from pasearch.registry import describe_extensions
+from pasearch.registry import describe_extensions, describe_source
 from pasearch.report.facts import find_result_warnings
 from pasearch.results import SCHEMA_VERSION, Result, compute_digest, model_file_name, restore_schema
 from pasearch.runs.cluster import Cluster
@@ -53,6 +53,7 @@ from pasearch.runs.keys import Keys
 from pasearch.runs.ledger import Ledger
 from pasearch.runs.sums import SUM_ROUNDING
 from pasearch.search.plan import Plan
+from pasearch.spaces.user_modules import find_makers, name_maker
 from pasearch.training.score_tables import table_to_json
 
 if TYPE_CHECKING:
@@ -428,7 +429,9 @@ def make_result_tail(plan: Plan | FeaturePlan, made: RunEnvironment) -> dict[str
         "secure_noise": made.secure_noise,
         "randomness": randomness,
         "warnings": list(plan.warnings),
-        "versions": list_versions(cluster=made.cluster) | describe_extensions(plan.parts),
+        "versions": list_versions(cluster=made.cluster)
+        | describe_extensions(plan.parts)
+        | {name_maker(each): describe_source(each) for each in find_makers(plan)},
         **({} if made.storage is None else {"storage": made.storage}),
         **({"executor": Cluster.name} if made.cluster else {}),
         **({"data_root": True} if made.data_root else {}),

@@ -93,6 +93,27 @@ Sign = Annotated[
     Path | None,
     typer.Option("--sign", help="Private key that signs the result (see `pasearch key`)."),
 ]
+
+
+def _import_modules(names: list[str] | None) -> list[str] | None:
+    """Import the modules that the user names, for networks of their own classes."""
+    if names:
+        from pasearch.spaces.module_space import import_maker
+
+        for name in names:
+            import_maker(name)
+    return names
+
+
+Imports = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--import",
+        callback=_import_modules,
+        help="Module to import and run, if the network is a class of your own: my_nets or "
+        "my_nets:MyNet.",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON only.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print the last line only.")]
 Verbose = Annotated[

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pasearch.cli.app import Json, Run, app
+from pasearch.cli.app import Imports, Json, Run, app
 from pasearch.cli.options import wrap_lines
 from pasearch.cli.paths import check_new_file
 from pasearch.errors import UsageError
@@ -34,6 +34,7 @@ def verify(
         typer.Option("--public-key", help="Public key of the signer; requires its signature."),
     ] = None,
     as_json: Json = False,
+    imported: Imports = None,
 ) -> None:
     """Check a finished run: privacy cost, plan, result.json, card, report and model.
 
@@ -80,7 +81,9 @@ def key(path: Annotated[Path, typer.Argument(help="New file for the private key.
 
 @app.command()
 def sign(
-    path: Run, key: Annotated[Path, typer.Option("--key", help="Your private key (ed25519, PEM).")]
+    path: Run,
+    key: Annotated[Path, typer.Option("--key", help="Your private key (ed25519, PEM).")],
+    imported: Imports = None,
 ) -> None:
     """Verify a finished run and sign it: release/result.sig."""
     from pasearch.verification.signing import read_private_key
@@ -99,7 +102,9 @@ Card = Annotated[
 
 
 @app.command()
-def report(path: Run, as_json: Json = False, verbose: Card = False) -> None:
+def report(
+    path: Run, as_json: Json = False, verbose: Card = False, imported: Imports = None
+) -> None:
     """Show the result of a finished run, its privacy cost and the path of its report."""
     from pasearch.cli.tasks import show_result
     from pasearch.results import find_release, load_result
@@ -129,6 +134,7 @@ def predict(
     probabilities: Annotated[
         bool, typer.Option("--probabilities", help="Add the probability of each class.")
     ] = False,
+    imported: Imports = None,
 ) -> None:
     """Predict new records with a finished run's model; predictions are as private as records."""
     check_new_file(out, "out")
@@ -177,6 +183,7 @@ def export(
             "--encoded", help="For a table: one input with the encoded row, not one per column."
         ),
     ] = False,
+    imported: Imports = None,
 ) -> None:
     """Export a finished run's model to ONNX, for other programs.
 

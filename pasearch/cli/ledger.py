@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pasearch.cli.app import Json, app
+from pasearch.cli.app import Imports, Json, app
 from pasearch.cli.options import wrap_lines
 from pasearch.cli.paths import check_ledger
 from pasearch.errors import BudgetError, UsageError
@@ -39,6 +39,7 @@ def ledger(
         ),
     ] = False,
     as_json: Json = False,
+    imported: Imports = None,
 ) -> None:
     """Show a shared ledger: its budget, what is spent, what remains, and its runs.
 

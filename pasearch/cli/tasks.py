@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pasearch.api.request import FeatureRequest, Request, SearchRequest, TrainRequest
-from pasearch.cli.app import Json, Quiet, Run, Sign, Verbose, app, plan_app
+from pasearch.cli.app import Imports, Json, Quiet, Run, Sign, Verbose, app, plan_app
 from pasearch.cli.options import GroupedCommand, add_request_options, format_flags, wrap_lines
 from pasearch.cli.paths import check_paths
 from pasearch.errors import BudgetError
@@ -179,6 +179,7 @@ def resume(
     ] = None,
     as_json: Json = False,
     quiet: Quiet = False,
+    imported: Imports = None,
 ) -> None:
     """Finish an interrupted run of any task, at the privacy cost that was planned."""
     signed = _make_signer(sign)

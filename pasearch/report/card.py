@@ -228,7 +228,12 @@ def card_json(document: dict[str, Any]) -> dict[str, Any]:
     outside = [
         name for name, each in document["versions"].items() if each.startswith(EXTENSION_NOTE)
     ]
-    if outside:
+    if classes := [name for name in outside if ":" in name]:
+        not_covered.append(
+            f"What the code of the network {', '.join(classes)} does except computing an output, "
+            "such as writing records to a file."
+        )
+    if outside := [name for name in outside if name not in classes]:
         not_covered.append(
             f"The proof and the privacy cost of components {EXTENSION_NOTE}: {', '.join(outside)}. "
             "pasearch has not checked the claims of their authors."

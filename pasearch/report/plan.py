@@ -56,6 +56,9 @@ def plan_text(
         reason = "" if plan.auto is None else "; no search: not predicted to improve accuracy"
         reason += "" if plan.auto is None else " at this budget"
         model += f" (data-independent choice{reason})"
+    elif on is None and plan.space.count() == 1:
+        strategy = show_strategy(plan.strategy.name)
+        model += f" (the only candidate of the space, so strategy {strategy} compares nothing)"
     else:
         every, compared = plan.space.count(), plan.strategy.candidate_count
         is_part = compared is not None and compared < every

@@ -50,6 +50,9 @@ def list_spaces(name: str | None = None) -> dict[str, dict[str, Any]]:
     >>> list_spaces("cnn-paper")["cnn-paper"]["architectures"]
     24
     """
+    if name == "auto" or ":" in (name or ""):
+        what = "a list of networks" if name == "auto" else "a class"
+        raise UsageError(f"Space {name!r} has no file: it is {what}. Name it by `space={name}`.")
     if name is not None and name not in BUILT_IN_SPACES:
         known = ", ".join(BUILT_IN_SPACES)
         raise UsageError(

@@ -18,7 +18,13 @@ from pasearch.errors import UsageError
 from pasearch.spaces.candidate import SETTINGS
 from pasearch.spaces.layers import Layer
 from pasearch.spaces.space import SearchSpace, _parse_values
-from pasearch.spaces.user_modules import FILLED_PARAMETERS, UserModule, find_maker, name_maker
+from pasearch.spaces.user_modules import (
+    FILLED_PARAMETERS,
+    UserModule,
+    check_importable,
+    find_maker,
+    name_maker,
+)
 
 MAX_NETWORKS = 1000
 """Maximum number of networks of a class: each is built and checked before data is read."""
@@ -56,6 +62,10 @@ class ModuleSpace(SearchSpace):
     def to_json(self) -> dict[str, Any]:
         return {**SearchSpace.to_json(self), "class": name_maker(self.maker)}
 
+    def check_fits(self, shape: tuple[int, ...], outputs: int) -> None:
+        for each in self.iterate_shapes():
+            each.parameters(shape, outputs)
+
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], name: str = "user") -> ModuleSpace:
         maker = find_maker(values.get("class"))
@@ -74,13 +84,15 @@ def module_space(maker: Callable[..., Any], **choices: Any) -> ModuleSpace:
 
     Args:
         maker: Class of `nn.Module`, or function that returns one. Its hyperparameters are int,
-            float, bool, str or `Literal`, by annotation.
+            float, bool, str or `Literal`, by annotation. A parameter of another type keeps its
+            default.
         choices: Values of a hyperparameter, or of a gene of the recipe such as
             `learning_rate_scale`; or one fixed value. Without values, a `Literal` and a bool have
             all their values, and other hyperparameters have their default.
 
     Raises:
-        UsageError: Unknown or missing hyperparameters, or values of another type; all at once.
+        UsageError: Unknown or missing hyperparameters, or values of another type, all at once; or
+            no class or function that another program can import.
 
     Cost: none. `plan_architecture_search` checks all networks before a record is read.
 
@@ -93,8 +105,14 @@ def module_space(maker: Callable[..., Any], **choices: Any) -> ModuleSpace:
         >>> module_space(Net, width=(16, 32, 64)).count()
         3
     """
-    names = inspect.signature(maker).parameters
-    hints = get_type_hints(maker.__init__ if inspect.isclass(maker) else maker)
+    _check_maker(maker)
+    try:
+        names = inspect.signature(maker).parameters
+        hints = get_type_hints(maker.__init__ if inspect.isclass(maker) else maker)
+    except (NameError, TypeError, ValueError) as error:
+        raise UsageError(
+            f"The annotations of {maker.__qualname__} cannot be read: {error}."
+        ) from None
     what, problems = f"{maker.__qualname__}", []
     found: dict[str, tuple[Any, ...]] = {}
     default: dict[str, Any] = {}
@@ -118,7 +136,7 @@ def module_space(maker: Callable[..., Any], **choices: Any) -> ModuleSpace:
             problems.append(f"{name}: is the name of a gene of a recipe; rename the parameter")
         wrong = [v for v in values if not _has_type(v, hint) or (finite and v not in finite)]
         if wrong or not values:
-            told = getattr(hint, "__name__", "a number, a bool or a string")
+            told = hint.__name__ if hint in TYPES else "a number, a bool or a string"
             told = " | ".join(map(repr, finite)) or told
             given = ", ".join(map(repr, wrong)) or "no values"
             problems.append(f"{name}: {given}; expected {told}")
@@ -126,7 +144,9 @@ def module_space(maker: Callable[..., Any], **choices: Any) -> ModuleSpace:
         if own is not parameter.empty and own in found[name]:
             default[name] = own
     for name in choices:
-        if name not in names and name not in (*SETTINGS, "front_end"):
+        if name in names and name in FILLED_PARAMETERS:
+            problems.append(f"{name}: pasearch fills it from the data; leave it out")
+        elif name not in names and name not in (*SETTINGS, "front_end"):
             known = ", ".join(n for n in names if n not in FILLED_PARAMETERS)
             problems.append(f"{name}: is no parameter of {what} ({known}) and no gene of a recipe")
         elif name not in names:
@@ -138,29 +158,55 @@ def module_space(maker: Callable[..., Any], **choices: Any) -> ModuleSpace:
         problems.append(f"{many:,} networks; expected at most {MAX_NETWORKS:,}, as each is checked")
     if problems:
         raise UsageError(f"The space of {what}: " + "; ".join(problems) + ".")
-    name_maker(maker)
+    check_importable(maker)
     return ModuleSpace(
         name=what, family="module", maker=maker, choices=tuple(found.items()),
         default=tuple(default.items()),
     )  # fmt: skip
 
 
+def _check_maker(maker: Any) -> None:
+    """Refuse what is neither a class of `nn.Module` nor a function."""
+    from torch import nn
+
+    if inspect.isfunction(maker) or (inspect.isclass(maker) and issubclass(maker, nn.Module)):
+        return
+    hint = "; give the class, not a network" if isinstance(maker, nn.Module) else ""
+    raise UsageError(
+        f"{type(maker).__name__ if hint else repr(maker)} is no search space: expected a class of "
+        f"nn.Module, or a function that returns one{hint}."
+    )
+
+
 def import_maker(text: str) -> Any:
-    """Import a class, a function or a space from "module:name", from the current folder first.
+    """Import "module", or a class, a function or a space by "module:name".
+
+    The current folder is searched first. A named class or function may be used by files.
 
     Raises:
         UsageError: The module cannot be imported, or has no such name.
     """
     module, _, name = text.partition(":")
-    sys.path.insert(0, str(Path.cwd()))
+    folder = Path.cwd()
+    if module.endswith(".py"):
+        file = Path(module)
+        place = "" if file.parent == Path() else f" in the folder {file.parent}"
+        raise UsageError(
+            f"{text!r} is a file: write {file.stem}{name and ':' + name}, without .py{place}."
+        )
+    sys.path.insert(0, str(folder))
     try:
         found: Any = import_module(module)
-        for part in name.split("."):
+        for part in name.split(".") if name else ():
             found = getattr(found, part)
     except Exception as error:
-        raise UsageError(f"Space {text!r} cannot be imported: {error!r}.") from error
+        where = f" Searched: {folder}, PYTHONPATH and the installed packages."
+        where = where if isinstance(error, ModuleNotFoundError) else ""
+        raise UsageError(f"{text!r} cannot be imported: {error!r}.{where}") from error
     finally:
         sys.path.pop(0)
+    if inspect.isfunction(found) or inspect.isclass(found):
+        name_maker(found)
     return found
 
 

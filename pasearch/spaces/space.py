@@ -761,7 +761,7 @@ def make_space(given: str | Path | Mapping[str, Any] | Space | type) -> Space:
         return given
     if isinstance(given, Mapping):
         return _parse_space(_resolve_front_ends(given, None), "user")
-    if callable(given):
+    if not isinstance(given, (str, Path)):
         return _load_module_spaces().module_space(given)
     if str(given) in BUILT_IN_SPACES:
         return SearchSpace.from_dict(BUILT_IN_SPACES[str(given)], name=str(given))
@@ -772,8 +772,9 @@ def make_space(given: str | Path | Mapping[str, Any] | Space | type) -> Space:
             maker = _load_module_spaces().import_maker(str(values["class"]))
             values = {**values, "class": name_maker(maker)}
         return _parse_space(_resolve_front_ends(values, path.parent), path.stem)
-    if re.fullmatch(r"[\w.]+:[\w.]+", str(given)):
-        return make_space(_load_module_spaces().import_maker(str(given)))
+    if re.fullmatch(r"[\w.]+:[\w.]+|\S+\.py:[\w.]+", str(given)):
+        found = _load_module_spaces().import_maker(str(given))
+        return found if isinstance(found, Space) else _load_module_spaces().module_space(found)
     raise UsageError(
         f"Space {str(given)!r} is not known: expected one of auto, {', '.join(BUILT_IN_NAMES)}, "
         "the path of a .toml file, or module:CLASS."

@@ -13,9 +13,11 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pasearch.errors import UsageError
+from pasearch.registry import describe_source
 
 if TYPE_CHECKING:
     import numpy as np
@@ -28,11 +30,45 @@ _MAKERS: dict[str, Callable[..., Any]] = {}
 """Classes and functions that this process has named, by import path."""
 
 
+class ClassError(UsageError):
+    """The class of a network is not imported, or has changed since the run."""
+
+
 def name_maker(maker: Callable[..., Any]) -> str:
-    """Return the import path of a class or function, such as "my_nets:MyNet"."""
-    path = f"{maker.__module__}:{maker.__qualname__}"
+    """Return the import path of a class or function, such as "my_nets:MyNet".
+
+    That of a class of the running script has the name by which another process can import it.
+    """
+    is_main = maker.__module__ in MAIN_MODULES
+    path = f"{_name_main() if is_main else maker.__module__}:{maker.__qualname__}"
     _MAKERS[path] = maker
     return path
+
+
+MAIN_MODULES = ("__main__", "__mp_main__")
+"""Names of the running script, in this process and in one that it starts."""
+
+
+def _name_main() -> str:
+    """Return the module name of the running script; "" if it is not a file."""
+    main = sys.modules["__main__"]
+    spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
+    return spec.name if spec is not None else Path(file).stem if file else ""
+
+
+def check_importable(maker: Callable[..., Any]) -> None:
+    """Refuse a class or function that no other process could import to load the run.
+
+    Raises:
+        UsageError: The message names the fix.
+    """
+    describe_source(maker)
+    module, _, name = name_maker(maker).partition(":")
+    if not all(map(str.isidentifier, [*module.split("."), *name.split(".")])):
+        raise UsageError(
+            f"{module}:{name} cannot be imported by another program, so its runs could not be "
+            "loaded: define it at the top level of a file such as my_nets.py."
+        )
 
 
 def find_maker(path: object) -> Callable[..., Any]:
@@ -42,22 +78,52 @@ def find_maker(path: object) -> Callable[..., Any]:
     `nn.Module` nor named by `name_maker` in this process.
 
     Raises:
-        UsageError: The module is not imported, or has no such class.
+        ClassError: The module is not imported, or has no such class.
     """
     from torch import nn
 
     if (known := _MAKERS.get(str(path))) is not None:
         return known
     module, _, name = str(path).partition(":")
-    found: Any = sys.modules.get(module)
+    found: Any = sys.modules.get("__main__" if module == _name_main() else module)
     for part in name.split("."):
         found = getattr(found, part, None)
     if not (inspect.isclass(found) and issubclass(found, nn.Module)):
-        raise UsageError(
-            f"This network needs the class {str(path)!r}, which is not imported: run `from "
-            f"{module} import {name}` first (for a function also `pasearch.module_space({name})`)."
+        raise ClassError(
+            f"This network needs the class {str(path)!r}, which is not imported. If you trust its "
+            f"code, add `--import {path}` to the command; in Python run `from {module} import "
+            f"{name}` first (for a function also `pasearch.module_space({name}, ...)`)."
         )
     return found
+
+
+def find_makers(plan: Any) -> list[Callable[..., Any]]:
+    """List the classes and functions of the networks of a plan."""
+    space = getattr(plan, "space", None)
+    layers = (layer for each in getattr(space, "entries", ()) for layer in each.architecture.layers)
+    found = [getattr(space, "maker", None), *(getattr(layer, "maker", None) for layer in layers)]
+    return [each for each in dict.fromkeys(found) if each is not None]
+
+
+def describe_changed_class(document: Mapping[str, Any]) -> str:
+    """Describe how the class of a run's network differs from that of the run; "" if it does not.
+
+    Args:
+        document: Content of `result.json`.
+
+    Raises:
+        ClassError: The class is not imported.
+    """
+    layers = document["best"].get("layers", ())
+    for path in (layer["class"] for layer in layers if layer["kind"] == UserModule.kind):
+        wrote, own = document["versions"].get(path), describe_source(find_maker(path))
+        if wrote != own:
+            return (
+                f"The file of the class {path!r} has changed since the run (it is {own}; in "
+                f"result.json {wrote}), so the network may compute something else: restore the "
+                "file."
+            )
+    return ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,15 +176,16 @@ class UserModule:
         given |= {name: filled[name] for name in FILLED_PARAMETERS if name in self._names()}
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0 if generator is None else int(generator.integers(2**63)))
+            what = "cannot be constructed"
             try:
                 made = self.maker(**given)
+                what = f"fails on records of shape {tuple(shape)}"
                 if any(map(nn.parameter.is_lazy, getattr(made, "parameters", tuple)())):
                     made.eval()(torch.zeros(2, *shape))  # gives the lazy layers their sizes
                     made.train()
             except Exception as error:
                 raise UsageError(
-                    f"{self.describe()} cannot be built for records of shape {tuple(shape)}: "
-                    f"{type(error).__name__}: {error}"
+                    f"{self.describe()} {what}: {type(error).__name__}: {error}."
                 ) from error
         if not isinstance(made, nn.Module):
             raise UsageError(f"{self.describe()} returns {type(made).__name__}, not an nn.Module.")

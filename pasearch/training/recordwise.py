@@ -264,11 +264,15 @@ VMAP_ERRORS = (
     ("inplace", "writes a record into a tensor or buffer; use a local tensor"),
     ("broadcast shape", "writes a record into a tensor or buffer; use a local tensor"),
     ("accessing `data`", "reads `.data` of a record; use the tensor itself"),
+    ("shapes cannot be multiplied", "expects another size; use nn.Flatten, then nn.LazyLinear"),
     ("random operation", "draws from torch's global state; use KeyedDropout"),
     ("Batching rule not implemented", "has no rule for one record at a time; use another layer"),
     ("generate_vmap_rule", "is an autograd.Function without a rule for vmap; add one"),
 )
 """Words of an error under vmap, with the problem and the fix."""
+
+SHAPE_ERRORS = (RuntimeError, IndexError, ValueError)
+"""Types of errors of a module that expects another shape than (batch, *shape)."""
 
 CHECKED_RECORDS = 4
 """Number of synthetic records with which a user's module is checked."""
@@ -349,7 +353,8 @@ def _run_checks(alone: PerRecord) -> Iterator[str]:
         shape = (1, *alone.shape)
         told = (str(error).strip() or type(error).__name__).splitlines()[0]
         place = _describe_place(*entered[-1]) if entered else "the network"
-        fault = fault or f"fails on one record of shape {shape} ({told}); take and return batches"
+        told = f"fails on one record of shape {shape} ({type(error).__name__}: {told})"
+        fault = fault or told + "; take and return batches" * isinstance(error, SHAPE_ERRORS)
         yield f"{place}: {fault}."
         return
     finally:

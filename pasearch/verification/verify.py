@@ -61,6 +61,7 @@ from pasearch.search.successive_halving import (
     set_prior_leads,
 )
 from pasearch.spaces.portfolio import load_study
+from pasearch.spaces.user_modules import ClassError, describe_changed_class
 from pasearch.training.metrics import Metric
 from pasearch.training.presets import PRESETS
 from pasearch.training.recipe import Recipe
@@ -108,7 +109,8 @@ def verify(path: str | Path, public: str | Path | None = None) -> tuple[PrivacyC
         plan. If no plan can be reconstructed, the cost is the stated one.
 
     Raises:
-        UsageError: There is no result, it is malformed, or `public` is not a key.
+        UsageError: There is no result, it is malformed, `public` is not a key, or the class of its
+            network is not imported or has changed.
 
     Cost: none, because it reads `release/` alone.
 
@@ -138,7 +140,11 @@ def verify(path: str | Path, public: str | Path | None = None) -> tuple[PrivacyC
         try:
             with require_well_formed():
                 _check_release_count(document)
+                if changed := describe_changed_class(document):
+                    raise ClassError(changed)
                 again = reconstruct(document)
+        except ClassError as error:
+            raise UsageError(f"{path} cannot be verified here. {error}") from None
         except PasearchError as error:
             again, price = None, results.parse_price(document)
             problems += [f"the plan cannot be reconstructed, so no cost was computed: {error}"]
