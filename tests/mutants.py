@@ -97,6 +97,12 @@ MUTANTS = (
         "spaces/test_module_space.py",
     ),
     Mutant(
+        "user modules: a run is verified with another class",
+        "        if wrote != own:",
+        "        if False:",
+        "spaces/test_module_space.py",
+    ),
+    Mutant(
         "resume: another plan is found when the keys are open",
         '| {"plan": _hash_json(plan.to_json())}',
         '| {"plan": ""}',

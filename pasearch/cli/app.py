@@ -110,6 +110,7 @@ Imports = Annotated[
     typer.Option(
         "--import",
         callback=_import_modules,
+        metavar="<module>",
         help="Module to import and run, if the network is a class of your own: my_nets or "
         "my_nets:MyNet.",
     ),

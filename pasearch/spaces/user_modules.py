@@ -118,10 +118,11 @@ def describe_changed_class(document: Mapping[str, Any]) -> str:
     for path in (layer["class"] for layer in layers if layer["kind"] == UserModule.kind):
         wrote, own = document["versions"].get(path), describe_source(find_maker(path))
         if wrote != own:
+            told = "" if wrote is None else f"; in result.json {wrote.partition(', ')[2]}"
             return (
-                f"The file of the class {path!r} has changed since the run (it is {own}; in "
-                f"result.json {wrote}), so the network may compute something else: restore the "
-                "file."
+                f"The file of the class {path!r} has changed since the run "
+                f"({own.partition(', ')[2]}{told}), so the network may compute something else: "
+                "restore the file."
             )
     return ""
 

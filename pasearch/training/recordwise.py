@@ -264,7 +264,6 @@ VMAP_ERRORS = (
     ("inplace", "writes a record into a tensor or buffer; use a local tensor"),
     ("broadcast shape", "writes a record into a tensor or buffer; use a local tensor"),
     ("accessing `data`", "reads `.data` of a record; use the tensor itself"),
-    ("shapes cannot be multiplied", "expects another size; use nn.Flatten, then nn.LazyLinear"),
     ("random operation", "draws from torch's global state; use KeyedDropout"),
     ("Batching rule not implemented", "has no rule for one record at a time; use another layer"),
     ("generate_vmap_rule", "is an autograd.Function without a rule for vmap; add one"),
@@ -354,7 +353,9 @@ def _run_checks(alone: PerRecord) -> Iterator[str]:
         told = (str(error).strip() or type(error).__name__).splitlines()[0]
         place = _describe_place(*entered[-1]) if entered else "the network"
         told = f"fails on one record of shape {shape} ({type(error).__name__}: {told})"
-        fault = fault or told + "; take and return batches" * isinstance(error, SHAPE_ERRORS)
+        is_size = "shapes cannot be multiplied" in told
+        advice = "use nn.Flatten, then nn.LazyLinear" if is_size else "take and return batches"
+        fault = fault or told + f"; {advice}" * isinstance(error, SHAPE_ERRORS)
         yield f"{place}: {fault}."
         return
     finally:

@@ -306,7 +306,7 @@ class Faulty(nn.Module):
     [
         ("construct", "Faulty(fault='construct') cannot be constructed: RuntimeError: "),
         ("forward", "(AttributeError: 'Faulty' object has no attribute 'nothing')."),
-        ("flat", "expects another size; use nn.Flatten, then nn.LazyLinear"),
+        ("flat", "cannot be multiplied (32x8 and 100x10)); use nn.Flatten, then nn.LazyLinear"),
     ],
 )
 def test_a_fault_of_the_class_is_told_as_such(fault: str, words: str):
