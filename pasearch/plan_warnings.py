@@ -86,7 +86,7 @@ def find_estimation_failures(
 
 
 def _find_rarest_item(estimate: SchemaEstimate | None, schema: AnySchema | None) -> tuple[str, int]:
-    """Return what a private estimate finds, and how many records must have it; 0: no estimate."""
+    """Return the noun for an estimated item, and its minimum number of records; 0: no estimate."""
     if estimate is None:
         return "", 0
     text = getattr(schema, "token_column", None)

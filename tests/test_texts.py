@@ -173,3 +173,28 @@ def test_a_list_of_texts_must_be_a_list_of_rows(result: Result):
     with pytest.raises(UsageError, match=r"such as \[\[\.\.\.\]\], with 1 cells? per row"):
         result.predict(["free prize call now"])
     assert len(result.predict([["free prize call now"]])) == 1
+
+
+@pytest.mark.unit
+def test_a_declared_vocabulary_sizes_the_embedding_and_the_bounds_are_told_apart():
+    schema = {
+        "target": "label",
+        "columns": {
+            "message": {"length": 9, "vocabulary": ["win", "free", "prize"]},
+            "label": {"categories": ["ham", "spam"]},
+        },
+    }
+    given: Any = {"schema": schema, "budget": Budget(20.0), "strategy": "fixed"}
+    text = str(pasearch.plan_architecture_search(messages(), space="rnn", **given))
+    assert "embedding 5 x 50" in text
+    assert "Membership inference bound by partition: train " in text
+    own = {"family": "rnn", "choices": {"tokens": [4]}}
+    assert "embedding 4 x 50" in str(
+        pasearch.plan_architecture_search(messages(), space=own, **given)
+    )
+
+
+@pytest.mark.unit
+def test_advice_on_one_undeclared_column_mentions_a_text():
+    found = pasearch.advise(messages(4000), epsilon=7.0, target="label", labels="ham,spam")
+    assert any(dict(each.options).get("text") == "message" for each in found.alternatives)

@@ -39,6 +39,7 @@ from pasearch.crossover.forecast import (
     forecast_crossover,
 )
 from pasearch.data.front_ends import Raw
+from pasearch.data.tables import AnySchema
 from pasearch.errors import UsageError
 from pasearch.features.auto import MIN_COLUMNS_TO_SELECT, count_columns
 from pasearch.files import read_toml
@@ -126,6 +127,7 @@ class Facts:
     columns: int  # number of columns, or of values of an array record, to select from
     pixels: bool  # whether records are images, or have more than one axis
     table: bool  # whether records are rows of a table
+    text: str = ""  # the only feature column of a table, if its kind is undeclared
     undeclared: tuple[str, ...]  # items to estimate privately: columns, bounds, classes
     poor: bool  # whether the records are too few for a useful estimate of these items
     public: str | None  # name of public data with the same schema, if the user named any
@@ -474,6 +476,12 @@ def advise(
     )  # fmt: skip
 
 
+def _find_only_column(schema: AnySchema) -> str:
+    """Return the name of the only feature column of a table, if its kind is undeclared, or ""."""
+    columns = getattr(schema, "columns", ())
+    return columns[0].name if len(columns) == 1 and columns[0].kind is None else ""
+
+
 def _collect_facts(plan: Plan, request: SearchRequest, public: str | None) -> Facts:
     """Collect the public facts of a planned run, and compare it with the study on public data."""
     schema, epsilon = plan.schema, plan.budget.epsilon
@@ -522,6 +530,7 @@ def _collect_facts(plan: Plan, request: SearchRequest, public: str | None) -> Fa
         columns=count_columns(schema),
         pixels=len(schema.max_shape(2)) > 1,
         table=schema.to_json()["kind"] == "table",
+        text=_find_only_column(schema),
         undeclared=schema.undeclared,
         poor=bool(warn_of_rare_categories(plan.schema_estimate, plan.split, plan.schema)),
         public=public,
@@ -612,6 +621,9 @@ def _choose_commands(
             )
         ]
     checks, others = [], []
+    if facts.text and facts.learns:
+        why = f"if column {facts.text!r} is a text: read its words in order by a recurrent network."
+        others.append(make_command("arch", why, text=facts.text, space="rnn"))
     if facts.table and facts.undeclared and data is not None:
         told = tuple((name, value) for name, value in given.items() if name in CHECK_OPTIONS)
         proposed = ("propose", Path(data).with_suffix(".toml").name)

@@ -25,8 +25,10 @@ from pasearch.api.resolve import (
     make_request_split,
 )
 from pasearch.crossover.curves import parse_epsilon_grid
+from pasearch.data.column import FIRST_WORD_TOKEN
 from pasearch.data.partitions import Dataset
 from pasearch.data.split import Split
+from pasearch.data.tables import AnySchema
 from pasearch.errors import UsageError
 from pasearch.planning import bound_network_form
 from pasearch.search.auto import (
@@ -49,7 +51,7 @@ from pasearch.search.strategy import Strategy, make_strategy
 from pasearch.search.successive_halving import ProtectedHalving, set_prior_leads
 from pasearch.spaces.candidate import Candidate, read_candidate
 from pasearch.spaces.portfolio import Study
-from pasearch.spaces.space import Portfolio, Space, check_settings
+from pasearch.spaces.space import Portfolio, SearchSpace, Space, check_settings
 from pasearch.spaces.space import make_space as named_space
 from pasearch.training.presets import find_preset, read_recipe, resolve_preset, stretch_schedule
 from pasearch.training.recipe import Recipe, make_default_recipe
@@ -147,6 +149,7 @@ def prepare_search(asked: SearchRequest, dataset: Dataset) -> PlannedSearch:
         assumed = (*assumed, *read)
     study = partial(_rank_study, request, dataset)
     request, space, given = _resolve_networks(request, study, dataset.schema.regression)
+    space = _match_vocabulary(space, dataset.schema)
     names = [_describe_recipe(each) for each in request.recipes]
     ours = _is_portfolio(request, space)
     if request.strategy == Grid.name and ours:  # three models of the built-in portfolio
@@ -413,6 +416,18 @@ def assemble_plan(
         validated_on=None if request.validate_on is None else Path(request.validate_on).stem,
         picks=_selects_variant(request, dataset, strategy),
     )
+
+
+def _match_vocabulary(space: Space, schema: AnySchema) -> Space:
+    """Size the embeddings of a space by a declared vocabulary, unless the space states a size."""
+    columns = getattr(schema, "columns", ())
+    known = [each.vocabulary for each in columns if each.length and each.vocabulary is not None]
+    if not (known and isinstance(space, SearchSpace) and space.family == "rnn"):
+        return space
+    if "tokens" in space.genes:
+        return space
+    tokens = ("tokens", (FIRST_WORD_TOKEN + len(known[0]),))
+    return replace(space, choices=(tokens, *space.choices))
 
 
 def _is_portfolio(request: SearchRequest, space: Space) -> bool:

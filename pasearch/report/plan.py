@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Literal
 
+from pasearch.accounting.attack import max_true_positive_rate
 from pasearch.accounting.events import Event, RepeatAndSelect, WorstCase, describe_event
 from pasearch.data.estimation import CLASS_DETECTION_PROBABILITY, find_undeclared_classes
 from pasearch.data.frames import TYPES_DESCRIPTION
 from pasearch.data.tables import TableSchema
 from pasearch.plan_warnings import NOISE_PHRASE
-from pasearch.planning import TEST_LINE
+from pasearch.planning import FALSE_POSITIVE_RATES, TEST_LINE, events_by_partition
 from pasearch.report import wording
 from pasearch.report.facts import RECIPE_CHOICE, SEARCH, TRAINING, summarize_attack
 from pasearch.search.names import show_strategy
@@ -407,13 +408,31 @@ def _mechanism_lines(event: Event) -> list[str]:
     return [describe_event(event)]
 
 
+def _weak_partition_lines(plan: Plan | FeaturePlan) -> list[str]:
+    """Return the membership inference bound of each partition, if that of the run is weak."""
+    attack = None if plan.public else summarize_attack({"attack": plan.attack})
+    events = events_by_partition(plan.lines)
+    if attack is None or not attack["is_weak"] or len(events) < 2:
+        return []
+    rate = FALSE_POSITIVE_RATES[0]
+    bounds = ", ".join(
+        f"{name} {100 * max_true_positive_rate({name: event}, rate):.3g} %"
+        for name, event in events.items()
+    )
+    return [
+        f"Membership inference bound by partition: {bounds}. Each partition may use the whole "
+        "epsilon, because each record is in one; the largest bound is that of the run."
+    ]
+
+
 def _total_lines(plan: Plan | FeaturePlan, detail: Detail) -> list[str]:
     """Return the line with the total privacy cost; none for a summary, which states it above."""
     if detail == "summary":
         return []
     by = f" ({plan.price.accountant})" if detail == "whole" else ""
     return [
+        *_weak_partition_lines(plan),
         f"Privacy cost: epsilon {format_epsilon(plan.price.epsilon)}, delta {plan.delta:g}{by}. "
         "Each record is in exactly one partition, so the total is the maximum over partitions "
-        "(parallel composition), not the sum."
+        "(parallel composition), not the sum.",
     ]

@@ -81,7 +81,7 @@ def list_spaces(name: str | None = None) -> dict[str, dict[str, Any]]:
         table[each] = {
             "about": f"{about}, for {data}",
             "data": data,
-            "ranges": f"{ranges}; {number:,} architectures",
+            "ranges": f"{ranges}; {number:,} architectures, {space.count():,} candidates",
             "architectures": number,
             "source": SPACE_SOURCES.get(each, "pasearch"),
             "family": space.family,

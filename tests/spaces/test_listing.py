@@ -51,6 +51,7 @@ def test_the_command_lists_every_space_with_its_ranges_and_its_size():
     for name, each in list_spaces().items():
         assert f"  {name} " in shown.output
         assert f"{each['architectures']:,} architectures" in shown.output
+    assert "24 architectures, 72 candidates" in shown.output  # rnn: three learning rates
     assert "units_1 64, 128, 512, 1024, 2048" in shown.output
     assert (
         sum(len(study.entries) for study in load_studies())
