@@ -128,11 +128,13 @@ def test_a_plan_of_texts_speaks_of_words(tmp_path: Path):
     assert "a word is found only if about" in refused
     assert "more than there are: declare the vocabulary" in refused
     text = str(plan(messages(4000), **DECLARED, budget=Budget(20.0), strategy="rs"))
-    assert "private schema estimation (1 item)" in text
+    assert "private vocabulary estimation (1 item)" in text
     assert "Not declared: The vocabulary of message" in text
     assert "A declaration (`schema=`) has no privacy cost" in text
     with pytest.raises(UsageError, match="not a table with a text column"):
         plan("digits", space="rnn")
+    with pytest.raises(UsageError, match="or leave `candidates=` out"):
+        plan("digits", candidates=2)
 
 
 @pytest.mark.unit
@@ -157,7 +159,7 @@ def test_a_tiny_vocabulary_is_noted_in_the_result(result: Result):
     )
     column = replace(schema.columns[0], vocabulary=("win",))
     (found,) = find_result_warnings(document, replace(schema, columns=(column,)))
-    assert "The vocabulary of column 'message' has 1 words" in found
+    assert "The vocabulary of column 'message' has 1 word," in found
 
 
 @pytest.mark.unit

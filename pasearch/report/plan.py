@@ -375,10 +375,12 @@ def _release_lines(plan: Plan | FeaturePlan, *, brief: bool) -> list[str]:
     lines = ["", f"{'Release':<42}{'partition':<12}{'epsilon':>8}{'' if brief else '  accountant'}"]
     seen: set[Event] = set()
     last = {line.partition: line for line in plan.lines}
+    is_text = getattr(plan.schema, "token_column", None) in plan.schema.undeclared
     for line in plan.lines:
         is_front_end = brief and line.name.startswith("front end ")  # omit its settings
         name = "front end" if is_front_end else line.name
-        name = wording.release_name(name, plan.score_metric.noun, line.count)
+        estimated = "vocabulary" if is_text and line.count == 1 else "schema"
+        name = wording.release_name(name, plan.score_metric.noun, line.count, estimated)
         cost = ""
         if last[line.partition] is line:
             price = plan.prices[1][line.partition]

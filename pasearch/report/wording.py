@@ -143,16 +143,17 @@ def format_settings(settings: Values) -> list[tuple[str, str]]:
 # --- releases and published bounds
 
 
-def release_name(name: str, noun: str, count: int = 1) -> str:
+def release_name(name: str, noun: str, count: int = 1, estimated: str = "schema") -> str:
     """Return the name of a release for a reader, with the number of such releases.
 
     Args:
         name: Name of the release in the plan and in `result.json`.
         noun: Name of the run's metric.
         count: Number of releases of that name; 1 adds no number.
+        estimated: Noun for the items that are estimated privately.
     """
     if name == "schema":
-        return f"private schema estimation ({count:,} item{'s' * (count != 1)})"
+        return f"private {estimated} estimation ({count:,} item{'s' * (count != 1)})"
     name = f"test {noun}" if name == TEST_LINE else name
     return name if count == 1 else f"{name} ({count:,} times)"
 
