@@ -202,8 +202,8 @@ def find_result_warnings(document: Values, schema: AnySchema) -> list[str]:
         if column.length is not None and column.name in open_ and words < MIN_VOCABULARY:
             found.append(
                 f"The vocabulary of column {column.name!r} has {words} word{'s' * (words != 1)}, "
-                "so the model knows little. Is the column a text? If so, declare words chosen without looking at the "
-                "records (`schema=`), or raise `epsilon=`."
+                "so the model knows little. Is the column a text? If so, declare words chosen "
+                "without looking at the records (`schema=`), or raise `epsilon=`."
             )
     return found
 
