@@ -186,3 +186,14 @@ class InterruptedRunError(PasearchError):
             "versions and threads must be unchanged: with changed data the run cannot be resumed. "
             "The budget spent by this run is not refunded."
         )
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Check whether an error means that memory is exhausted; on a CPU torch has a RuntimeError."""
+    return isinstance(error, MemoryError) or (
+        isinstance(error, RuntimeError)  # torch.OutOfMemoryError is one
+        and (
+            type(error).__name__ == "OutOfMemoryError"
+            or any(words in str(error) for words in ("allocate", "out of memory"))
+        )
+    )

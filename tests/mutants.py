@@ -74,8 +74,32 @@ MUTANTS = (
     ),
     Mutant(
         "user modules: the gradient of a layer's other use is left out",
-        "                good.append(layer)",
-        "                pass\n            good.append(layer)",
+        "                if _has_closed_form(layer, inputs[key].squeeze(1), gradients[key]",
+        "                if True or _has_closed_form(layer, inputs[key].squeeze(1), gradients[key]",
+        "training/test_recordwise.py",
+    ),
+    Mutant(
+        "user modules: a record for which the module raises an error stops the run",
+        "if self.raises or isinstance(error, UsageError)",
+        "if True or isinstance(error, UsageError)",
+        "training/test_recordwise.py",
+    ),
+    Mutant(
+        "user modules: an error of one record sets the rows of others to 0",
+        "if len(rows[0]) > 1:\n            halves",
+        "if False:\n            halves",
+        "training/test_recordwise.py",
+    ),
+    Mutant(
+        "user modules: an object outside of the network may store a record",
+        "    if _list_mapped_tensors() - before:\n        yield",
+        "    if False:\n        yield",
+        "training/test_recordwise.py",
+    ),
+    Mutant(
+        "user modules: random numbers beside dropout are not found",
+        "if not torch.equal(run_again(), run_again()):",
+        "if False:",
         "training/test_recordwise.py",
     ),
     Mutant(

@@ -42,10 +42,10 @@ from pasearch.data.mapping import full_precision
 from pasearch.data.partitions import Records
 from pasearch.data.shared_records import SharedRecords
 from pasearch.data.threads import use_threads
+from pasearch.errors import is_out_of_memory
 from pasearch.gpu.dense_steps import TrainingGroup, list_gpu_library_versions
 from pasearch.runs.executors import Executor, Work
 from pasearch.runs.keys import Stream
-from pasearch.training.memory import is_out_of_memory
 from pasearch.training.metrics import Metric, find_default_metric
 from pasearch.training.recipe import Recipe
 from pasearch.training.screening import ValidationQuery

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -9,9 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils._pytree import tree_map
 
 from pasearch.data.column import PADDING_TOKEN, TOKEN_SCALE, UNKNOWN_TOKEN
-from pasearch.errors import UsageError
+from pasearch.errors import UsageError, is_out_of_memory
 
 Uniform = Callable[[torch.Size, int, int, int, torch.device], torch.Tensor]
 """Function (shape, key, step, draw, device) that returns uniform float32 numbers in [0, 1)."""
@@ -386,21 +388,27 @@ class PerRecord(nn.Module):
     """Module of the user that sees one record at a time, in training and in prediction.
 
     `torch.func.vmap` runs the module on batches of one record, (1, ...). So it cannot mix records,
-    and PyTorch refuses control flow that depends on a record, and buffers that store one.
+    and PyTorch refuses control flow that depends on a record, and buffers that store one. A record
+    for which the module raises an error (such as an index out of range) has NaN as output and as
+    derivatives, so it adds 0 to a sum and stops no run.
 
-    Guarantee: row i of the output, and its derivatives, depend on row i of the input alone.
+    Guarantee: row i of the output, and its derivatives, depend on row i of the input alone, if the
+    module keeps nothing outside of itself (in a global variable, or in another object).
 
     Args:
         module: Module from (1, *shape) to (1, outputs).
         shape: Shape of one record.
         outputs: Number of outputs.
 
+    Attributes:
+        raises: Whether errors of the module are raised, as in checks on synthetic records.
+
     Source: docs/rules.md, rule 14; Horace He and Richard Zou 2021 (functorch).
     """
 
     def __init__(self, module: nn.Module, shape: tuple[int, ...], outputs: int):
         super().__init__()
-        self.module, self.shape, self.outputs = module, shape, outputs
+        self.module, self.shape, self.outputs, self.raises = module, shape, outputs, False
 
     def forward(self, x: Tensor) -> Tensor:
         """Map (batch, *shape) to (batch, outputs).
@@ -415,7 +423,7 @@ class PerRecord(nn.Module):
 
         Args:
             function: Function of one row of each tensor.
-            rows: Tensors, (batch, ...).
+            rows: Tensors, (batch, ...); the first one holds records.
         """
         keyed = [each for each in self.module.modules() if isinstance(each, KeyedDropout)]
         draws, state = [each.draws for each in keyed], list(self._iterate_state())
@@ -423,11 +431,11 @@ class PerRecord(nn.Module):
         def run(row: Tensor, *values: Tensor) -> Any:
             for each, drawn in zip(keyed, draws, strict=True):
                 each.enter_record(row, len(rows[0]), drawn)
-            return function(*values)
+            return function(values[0].clone(), *values[1:])  # the module may change it in place
 
         places = torch.arange(len(rows[0]), device=rows[0].device)
         try:
-            result = torch.func.vmap(run, randomness="error")(places, *rows)
+            result = self._map_or_fill(torch.func.vmap(run, randomness="error"), places, *rows)
         finally:
             for each in keyed:
                 each.enter_record(None, 0, each.draws)
@@ -438,6 +446,26 @@ class PerRecord(nn.Module):
                     "it in `__init__`, or use a local variable."
                 )
         return result
+
+    def _map_or_fill(self, mapped: Callable[..., Any], *rows: Tensor) -> Any:
+        """Apply a function under vmap; rows for which it raises an error have NaN as results.
+
+        A batch that raises is divided in two, down to single rows, so that the result of a row does
+        not depend on other rows. Errors of the memory are raised.
+        """
+        try:
+            return mapped(*rows)
+        except Exception as error:
+            if self.raises or isinstance(error, UsageError) or is_out_of_memory(error):
+                raise
+        if len(rows[0]) > 1:
+            halves = [self._map_or_fill(mapped, *half) for half in zip(
+                *(each.tensor_split(2) for each in rows), strict=True
+            )]  # fmt: skip
+            return tree_map(lambda *parts: torch.cat(parts), *halves)
+        known = make_synthetic_records(self, 1).to(rows[1])  # the plan has checked this record
+        given = (rows[0], known, *map(torch.zeros_like, rows[2:]))
+        return tree_map(lambda each: torch.full_like(each, math.nan), mapped(*given))
 
     def _iterate_state(self) -> Iterator[tuple[str, object]]:
         """Yield the name and the value of each attribute, buffer and item of the module."""
@@ -458,6 +486,13 @@ def _iterate_items(where: str, value: object) -> Iterator[tuple[str, object]]:
             yield from _iterate_items(where, item)
     else:
         yield where, value
+
+
+def make_synthetic_records(alone: PerRecord, count: int) -> Tensor:
+    """Make synthetic records, (count, *shape), in [-1, 1], for checks before data is read."""
+    parameter = next(alone.module.parameters())
+    values = torch.linspace(-1.0, 1.0, count * math.prod(alone.shape)).to(parameter)
+    return torch.sin(9.0 * values).reshape(count, *alone.shape)
 
 
 class LogitScale(nn.Module):

@@ -97,11 +97,3 @@ def keep_freed_memory() -> bool:
         return False
     trim, pieces = -1, -3  # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of malloc.h
     return bool(settle(trim, MAX_KEPT_BYTES)) and bool(settle(pieces, MAX_KEPT_PIECE_BYTES))
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Check whether an error means that memory is exhausted; on a CPU torch has a RuntimeError."""
-    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or (
-        isinstance(error, RuntimeError)
-        and any(words in str(error) for words in ("allocate", "out of memory"))
-    )

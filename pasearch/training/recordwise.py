@@ -9,9 +9,9 @@ respect to two kinds of variables in one pass:
                                   gradient of `layer_rules`, and the layer's input is captured
     any other parameter           the parameter itself: the per-example gradient is formed
 
-A layer has its closed form only if the module calls it once, with one tensor whose first axis is
-the record, and if the closed form gives the gradient of autograd on a synthetic record. All other
-parameters are "loose".
+A layer has its closed form only if no other layer has one of its parameters, the module calls it
+once, with one tensor whose first axis is the record, and the closed form gives the gradient of
+autograd on a synthetic record at random weights. All other parameters are "loose".
 
 Guarantee: row i of everything that is captured depends on record i alone. So norms and sums have
 the properties of `layer_rules`.
@@ -22,7 +22,8 @@ Source: docs/rules.md, rules 11 and 14. Proof: docs/guarantees/dp-sgd.md ("Modul
 from __future__ import annotations
 
 import copy
-import math
+import gc
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Self
@@ -31,7 +32,7 @@ import torch
 from torch import Tensor, nn
 
 from pasearch.errors import UsageError
-from pasearch.spaces.modules import KeyedDropout, PerRecord
+from pasearch.spaces.modules import KeyedDropout, PerRecord, make_synthetic_records
 from pasearch.training.layer_rules import (
     GENERAL_RULE,
     RULES,
@@ -166,10 +167,13 @@ class RecordwiseCapture:
     def _list_layers_called_once(self) -> tuple[list[nn.Module], dict[nn.Module, Tensor]]:
         """List the layers with a closed form that are called once, and zeros like their outputs."""
         calls: list[tuple[nn.Module, tuple[Any, ...], Any]] = []
+        module = self._alone.module
+        uses = Counter(id(p) for _, p in module.named_parameters(remove_duplicate=False))
         layers = [
             layer
-            for layer in self._alone.module.modules()
+            for layer in module.modules()
             if any(p.requires_grad for p in layer.parameters(recurse=False))
+            and all(uses[id(p)] == 1 for p in layer.parameters(recurse=False))
             and find_rule(layer) is not GENERAL_RULE
         ]
         with _hook_calls(layers, lambda *call: calls.append(call)), torch.no_grad():
@@ -186,24 +190,44 @@ class RecordwiseCapture:
     def _check_closed_forms(self) -> list[nn.Module]:
         """List the layers whose closed form is the gradient on a synthetic record.
 
-        It is not, for example, if the module uses the layer's weight outside of the layer, too.
+        It is not, for example, if the module uses the layer's weight outside of the layer, too. The
+        weights are random here, because a gradient is 0 if a later layer starts at 0.
         """
         record = make_synthetic_records(self._alone, 1)
-        with torch.no_grad():
+        with torch.no_grad(), _use_random_weights(list(self.loose.values())):
             output = self.run_alone(record)
-        d = torch.linspace(1.0, 2.0, output.numel()).to(output).view_as(output)
-        gradients, formed, inputs = self._differentiate_records(record, d)
-        true = {id(p): formed[name] for name, p in self.loose.items()}
-        good = []
-        for layer, key in zip(self._layers, gradients, strict=True):
-            seen = CapturedLayer(layer, inputs[key].squeeze(1), gradients[key].squeeze(1))
-            own = dict(layer.named_parameters(recurse=False))
-            if all(
-                torch.allclose(g, true[id(own[name])], rtol=1e-3, atol=1e-4 * float(g.abs().max()))
-                for name, g in find_rule(layer).form_gradients(seen).items()
-            ):
-                good.append(layer)
-        return good
+            d = torch.linspace(1.0, 2.0, output.numel()).to(output).view_as(output)
+            gradients, formed, inputs = self._differentiate_records(record, d)
+            true = {id(p): formed[name] for name, p in self.loose.items()}
+            return [
+                layer
+                for layer, key in zip(self._layers, gradients, strict=True)
+                if _has_closed_form(layer, inputs[key].squeeze(1), gradients[key].squeeze(1), true)
+            ]
+
+
+def _has_closed_form(layer: nn.Module, a: Tensor, d: Tensor, true: dict[int, Tensor]) -> bool:
+    """Compare closed forms with gradients by id of parameter; a gradient of 0 shows nothing."""
+    own = dict(layer.named_parameters(recurse=False))
+    formed = find_rule(layer).form_gradients(CapturedLayer(layer, a, d))
+    pairs = [(g, true[id(own[name])], float(g.abs().max())) for name, g in formed.items()]
+    return all(size > 0.0 and torch.allclose(g, t, rtol=1e-3, atol=1e-4 * size)
+               for g, t, size in pairs)  # fmt: skip
+
+
+@contextmanager
+def _use_random_weights(parameters: list[nn.Parameter]) -> Iterator[None]:
+    """Give parameters random values from a fixed seed, and their own at the end of the block."""
+    own = [each.detach().clone() for each in parameters]
+    generator = torch.Generator().manual_seed(0)
+    try:
+        for each in parameters:
+            drawn = torch.randn(each.shape, generator=generator)
+            each.copy_(drawn / max(1, each[0].numel() if each.ndim else 1) ** 0.5)
+        yield
+    finally:
+        for each, value in zip(parameters, own, strict=True):
+            each.copy_(value)
 
 
 def _number_layers(layers: list[nn.Module]) -> dict[str, nn.Module]:
@@ -236,13 +260,6 @@ def _add_to_outputs(
 
     with _hook_calls(layers, add):
         yield
-
-
-def make_synthetic_records(alone: PerRecord, count: int) -> Tensor:
-    """Make synthetic records, (count, *shape), in [-1, 1], for checks before data is read."""
-    parameter = next(alone.module.parameters())
-    values = torch.linspace(-1.0, 1.0, count * math.prod(alone.shape)).to(parameter)
-    return torch.sin(9.0 * values).reshape(count, *alone.shape)
 
 
 # --- problems of a user's module ---
@@ -297,12 +314,14 @@ def find_module_problems(alone: PerRecord) -> list[str]:
         alone = PerRecord(
             _without_refused(copy.deepcopy(module).float()), alone.shape, alone.outputs
         )
+    alone.raises = True
     try:
         for training in (True, False):
             alone.train(training)
             if found := [*_run_checks(alone)]:
                 return problems + found
     finally:
+        alone.raises = False
         for each, mode in modes:
             each.training = mode
     return problems
@@ -336,6 +355,7 @@ def _find_faults(module: nn.Module) -> Iterator[str]:
 def _run_checks(alone: PerRecord) -> Iterator[str]:
     """Yield the problems that are found by running a user's module on synthetic records."""
     module, x = alone.module, make_synthetic_records(alone, CHECKED_RECORDS)
+    before = _list_mapped_tensors()
     entered: list[tuple[str, nn.Module]] = []
     hooks = []
     for path, each in module.named_modules():
@@ -361,9 +381,11 @@ def _run_checks(alone: PerRecord) -> Iterator[str]:
     finally:
         for hook in hooks:
             hook.remove()
-    for each in module.modules():
-        if isinstance(each, KeyedDropout):
-            each.reseed(0)
+    if _list_mapped_tensors() - before:
+        gc.collect()  # frees those to which only a circle of objects refers
+    if _list_mapped_tensors() - before:
+        yield "the network: keeps a tensor of a record after a call; store nothing between calls."
+        return
     if not isinstance(rows, Tensor) or rows.shape != (CHECKED_RECORDS, alone.outputs):
         shape = tuple(getattr(rows, "shape", ()))[1:]
         yield (
@@ -371,14 +393,26 @@ def _run_checks(alone: PerRecord) -> Iterator[str]:
             "value per class, or one for a numeric target. Declare a parameter `outputs: int`."
         )
         return
-    if any(isinstance(each, KeyedDropout) and each.training for each in module.modules()):
-        return  # masks differ by row; the same checks run without dropout
-    if not torch.equal(alone(x), rows):
+    keyed = [each for each in module.modules() if isinstance(each, KeyedDropout)]
+
+    def run_again() -> Tensor:
+        for each in keyed:
+            each.reseed(0)
+        return alone(x)
+
+    if not torch.equal(run_again(), run_again()):
         yield "the network: gives two outputs for the same record; remove what is random."
+    if any(each.training for each in keyed):
+        return  # masks differ by row; the following checks run without dropout
     if not _are_close(alone(x.flip(0)).flip(0), rows):
         yield "the network: its output depends on earlier calls; store nothing between calls."
     yield from _find_mixing(module, x)
     yield from _find_unreached(alone)
+    try:
+        RecordwiseCapture(alone).capture(x, torch.ones_like, 1)
+    except Exception as error:  # noqa: BLE001 - the user's code may raise any exception
+        told = str(error).strip().splitlines()[:1] or [type(error).__name__]
+        yield f"the network: its gradients cannot be computed record by record ({told[0]}); use another function."
 
 
 def _find_mixing(module: nn.Module, x: Tensor) -> Iterator[str]:
@@ -427,7 +461,7 @@ def _find_unreached(alone: PerRecord) -> Iterator[str]:
     with torch.enable_grad():
         try:
             total = alone.module(make_synthetic_records(alone, 1)).sum()
-        except RuntimeError:  # it uses a tensor of an earlier call, which is reported already
+        except Exception:  # noqa: BLE001 - it keeps a tensor, which is reported already
             return
         if not total.requires_grad:
             yield "the network: its output depends on no trainable parameter; remove `detach`."
@@ -436,6 +470,13 @@ def _find_unreached(alone: PerRecord) -> Iterator[str]:
     for name, gradient in zip(named, found, strict=True):
         if gradient is None:
             yield f"{name}: does not reach the output; remove it, or set requires_grad=False."
+
+
+def _list_mapped_tensors() -> set[int]:
+    """List the ids of all tensors of calls under vmap that still exist, wherever they are kept."""
+    is_batched = torch._C._functorch.is_batchedtensor
+    every = (each for each in gc.get_objects() if issubclass(type(each), Tensor))
+    return {id(each) for each in every if is_batched(each)}
 
 
 def _are_close(one: Tensor, other: Tensor) -> bool:

@@ -21,11 +21,11 @@ from torch import Tensor, nn
 
 from pasearch.data.mapping import full_precision
 from pasearch.data.threads import use_threads
-from pasearch.errors import UsageError
+from pasearch.errors import UsageError, is_out_of_memory
 from pasearch.runs.keys import Stream
 from pasearch.runs.processor import ThreadTeam
 from pasearch.training.linear_backend import LinearBackend, can_use_linear_backend, count_threads
-from pasearch.training.memory import is_out_of_memory, keep_freed_memory, limit_rows_in_memory
+from pasearch.training.memory import keep_freed_memory, limit_rows_in_memory
 from pasearch.training.one_step import (
     DeviceRecords,
     TrainingState,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
+from typing import ClassVar
 
 import pytest
 import torch
@@ -11,6 +13,7 @@ from torch import Tensor, nn
 from pasearch.runs.sums import SUM_ROUNDING
 from pasearch.spaces.modules import KeyedDropout, LogitScale, Lstm, PerRecord, RowSequence
 from pasearch.training.clipping import FlatClipping
+from pasearch.training.encoded.gradients import EncodedClipping
 from pasearch.training.losses import RecordLoss
 from pasearch.training.per_example import (
     PreparedNetwork,
@@ -232,6 +235,57 @@ def add_earlier(h: Tensor) -> Tensor:
     return h + EARLIER[0]
 
 
+def one_hot(h: Tensor) -> Tensor:
+    return nn.functional.one_hot((h > 0).long(), 2)[..., 0] + torch.tanh(h)
+
+
+class Memory:
+    """Object that is no module and keeps what it saw; its list belongs to the class."""
+
+    seen: ClassVar[list[Tensor]] = []
+
+    def __call__(self, h: Tensor) -> Tensor:
+        self.seen.append(h)
+        return torch.tanh(h)
+
+
+class Noisy(Base):
+    """Dropout and, in training, a random factor that no key determines."""
+
+    def __init__(self):
+        super().__init__()
+        self.drop = KeyedDropout(0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        factor = random.random() if self.training else 1.0
+        return super().forward(self.drop(x) * factor)
+
+
+class Twins(nn.Module):
+    """Two layers with one weight below a layer that starts at 0, so that all gradients are 0."""
+
+    def __init__(self):
+        super().__init__()
+        self.c, self.d, self.head = nn.Linear(6, 8), nn.Linear(6, 8), nn.Linear(8, 3)
+        self.d.weight, self.d.bias = self.c.weight, self.c.bias
+        nn.init.zeros_(self.head.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.flatten(1)
+        return self.head(self.c(x[:, :6]) + self.d(x[:, 6:]))
+
+
+class Lookup(Base):
+    """Rows of a table at indices that are values of the record; too large ones raise an error."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(10, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(self.table((5.0 + 4.0 * x).long())[..., 0])
+
+
 class Gru(nn.Module):
     def __init__(self):
         super().__init__()
@@ -259,7 +313,10 @@ REFUSED = {
     "buffer replaced": (Running, "(Running).mean: changes when the network runs"),
     "buffer in place": (InPlace, "writes a record into a tensor or buffer"),
     "attribute": (Kept, "(Kept).kept: changes when the network runs"),
-    "global variable": (lambda: Base(add_earlier), "depends on earlier calls"),
+    "global variable": (lambda: Base(add_earlier), "keeps a tensor of a record"),
+    "another object": (lambda: Base(Memory()), "keeps a tensor of a record"),
+    "random beside dropout": (lambda: Noisy(), "gives two outputs for the same record"),
+    "one-hot": (lambda: Base(one_hot), "gradients cannot be computed record by record"),
     "unused": (Unused, "spare: does not reach the output"),
     "detached": (lambda: Base(lambda h: h.detach()), "a.weight: does not reach the output"),
     "outputs": (lambda: Base(outputs=7), "maps a record to shape (7,); expected (3,)"),
@@ -305,3 +362,46 @@ def test_masks_of_dropout_differ_between_records_and_repeat_with_their_key():
 def test_loose_parameters_are_one_layer():
     prepared = PreparedNetwork(made("reused")[0])
     assert [type(each) for each in prepared.rules].count(LooseParameters) == 1
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("exact", [None, False, True])
+def test_two_layers_with_one_weight_move_the_sum_by_at_most_their_bound(exact: bool | None):
+    torch.manual_seed(1)
+    alone = PerRecord(Twins(), SHAPE, 3)
+    prepared = PreparedNetwork(nn.Sequential(alone, LogitScale(3)))
+    assert "c.weight" in prepared._recordwise.loose
+    with torch.no_grad():
+        alone.module.head.weight.normal_()  # as after some steps
+    half = 5.0 * torch.randn(20, 1, 6)
+    for place, x in enumerate(half.repeat(1, 1, 2).reshape(20, 1, *SHAPE)):
+        given = prepared, x, RecordLoss(torch.tensor([place % 3]))
+        mask = torch.ones(1, dtype=torch.bool)
+        if exact is None:
+            bounding, found = CLIP, clipped_sum_and_counts(*given, CLIP, mask)[0]
+        else:
+            bounding = EncodedClipping(clip_norm=0.1, vectors=64, exact=exact)
+            found = bounding.sums(*given, mask)[0]
+        norm = torch.cat([each.flatten() for each in found]).double().norm()
+        assert norm <= bounding.sensitivity * SUM_ROUNDING
+
+
+@pytest.mark.contract
+def test_a_record_for_which_the_module_raises_an_error_adds_0_and_stops_nothing():
+    torch.manual_seed(1)
+    network = nn.Sequential(PerRecord(Lookup(), SHAPE, 3), LogitScale(3))
+    assert validate(network) == []
+    prepared = PreparedNetwork(network)
+    x, loss = torch.rand(7, *SHAPE), RecordLoss(torch.arange(7) % 3)
+    bad = x.clone()
+    bad[[2, 5]] = 40.0
+    mask = torch.ones(7, dtype=torch.bool)
+    without = mask.clone()
+    without[[2, 5]] = False
+    found = clipped_sum_and_counts(prepared, bad, loss, CLIP, mask)[0]
+    expected = clipped_sum_and_counts(prepared, x, loss, CLIP, without)[0]
+    assert all(torch.allclose(a, b, atol=1e-7) for a, b in zip(found, expected, strict=True))
+    with torch.no_grad():
+        outputs = network(bad)
+    assert outputs.isfinite().all(dim=1).tolist() == without.tolist()
+    assert torch.allclose(outputs[without], network(x)[without])

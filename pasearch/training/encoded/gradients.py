@@ -153,8 +153,10 @@ def add_encoded_sum(
             (_FactoredGradients if _uses_factors(each, exact) else _FormedGradients)(each, rows)
             for each in captured
         ]
+        left = dict(totals)
         for parameter, value in add(layers, codebook, mask[rows]):
-            totals[id(parameter)] += value
+            view = left.pop(id(parameter))  # fails if two layers have one parameter
+            view += value
 
 
 def _sum_by_sorting(
