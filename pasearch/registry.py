@@ -225,7 +225,9 @@ class Registry(Generic[Kind]):
 
 
 def extension_files(*makers: Any) -> list[Path]:
-    """List the files of the registered extensions, and of loaded modules in the same folders.
+    """List the files of registered extensions, and of loaded modules beside or inside of them.
+
+    These are modules in the same folders, and in the same packages.
 
     Args:
         makers: Further classes or functions from outside of this package.
@@ -237,8 +239,13 @@ def extension_files(*makers: Any) -> list[Path]:
     folders = {each.parent for each in own}
     if not folders:
         return []  # avoids a search through thousands of loaded modules
-    loaded = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
-    beside = {Path(each) for each in loaded if each and Path(each).parent in folders}
+    packages = {kind.__module__.partition(".")[0] for kind in outside} - {"__main__"}
+    loaded = ((n, getattr(each, "__file__", None)) for n, each in list(sys.modules.items()))
+    beside = {
+        Path(file)
+        for name, file in loaded
+        if file and (Path(file).parent in folders or name.partition(".")[0] in packages)
+    }
     return sorted(own | {each for each in beside if each.suffix == ".py"})
 
 

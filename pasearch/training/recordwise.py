@@ -411,8 +411,11 @@ def _run_checks(alone: PerRecord) -> Iterator[str]:
     try:
         RecordwiseCapture(alone).capture(x, torch.ones_like, 1)
     except Exception as error:  # noqa: BLE001 - the user's code may raise any exception
-        told = str(error).strip().splitlines()[:1] or [type(error).__name__]
-        yield f"the network: its gradients cannot be computed record by record ({told[0]}); use another function."
+        told = (str(error).strip() or type(error).__name__).splitlines()[0]
+        yield (
+            f"the network: its gradients cannot be computed record by record ({told}); use another "
+            "function."
+        )
 
 
 def _find_mixing(module: nn.Module, x: Tensor) -> Iterator[str]:

@@ -172,6 +172,29 @@ def test_a_changed_class_is_another_fingerprint(tmp_path: Path, monkeypatch: pyt
     assert [name for name in before if before[name] != after[name]] == [PART_NAMES["code"]]
 
 
+@pytest.mark.contract
+def test_a_changed_module_of_the_same_package_is_another_fingerprint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    helper = tmp_path / "package_of_nets" / "inner" / "parts.py"
+    helper.parent.mkdir(parents=True)
+    helper.write_text("from torch import nn\nactivation = nn.Tanh\n")
+    (tmp_path / "package_of_nets" / "nets.py").write_text(
+        "from torch import nn\nfrom package_of_nets.inner.parts import activation\n"
+        "def head(outputs: int):\n"
+        "    return nn.Sequential(nn.Flatten(), activation(), nn.Linear(64, outputs))\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    plan = pasearch.plan_architecture_search(
+        "digits", budget=Budget(2.0), space="package_of_nets.nets:head", strategy="fixed"
+    )
+    dataset = BuiltIn().load("digits", DataDeclaration())
+    before = compute_fingerprint(dataset, plan, "cpu")[1]
+    helper.write_text("from torch import nn\nactivation = nn.ReLU\n")
+    after = compute_fingerprint(dataset, plan, "cpu")[1]
+    assert [name for name in before if before[name] != after[name]] == [PART_NAMES["code"]]
+
+
 NET = """
 from torch import nn
 class MyNet(nn.Module):
