@@ -477,7 +477,7 @@ def _find_unreached(alone: PerRecord) -> Iterator[str]:
 
 def _list_mapped_tensors() -> set[int]:
     """List the ids of all tensors of calls under vmap that still exist, wherever they are kept."""
-    is_batched = torch._C._functorch.is_batchedtensor
+    is_batched = torch._C._functorch.is_batchedtensor  # pyright: ignore[reportAttributeAccessIssue]
     every = (each for each in gc.get_objects() if issubclass(type(each), Tensor))
     return {id(each) for each in every if is_batched(each)}
 
