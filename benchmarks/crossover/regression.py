@@ -1,10 +1,11 @@
 """Bao et al.'s Tables XIV and XV: absolute error of deep and wide networks on Medical Cost.
 
 2, 6 and 12 layers of 10 to 120 ReLU units; 1,000 training and 300 test records (IV-A); 6 inputs, as
-the printed numbers of parameters say (a category is its index); the target divided by $64,000. DP-SGD at epsilon .95 (delta 1e-4, PLD) and SGD, both without momentum, batches
-of 100 in expectation, mean squared error. The paper states no batch, steps, rate or repeats. Ours:
-1,000 steps; SGD at a rate of .1, and DP-SGD at .01 and at .03, because the order of the networks
-depends on the rate.
+the printed numbers of parameters say (a category is its index); the target divided by $64,000.
+DP-SGD at epsilon .95 (delta 1e-4, PLD) and SGD, both without momentum, batches of 100 in
+expectation, mean squared error. The paper states no batch, steps, rate or repeats. Ours: 1,000
+steps; SGD at a rate of .1, and DP-SGD at .01 and at .03, because the order of the networks depends
+on the rate.
 
 The records are public: errors are exact.
 
