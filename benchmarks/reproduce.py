@@ -52,7 +52,7 @@ def print_row(row: Row) -> None:
     """Print everything that the registry holds about an item."""
     entries = {
         "shows": row.shows, "our reading": row.reading, "the paper": row.theirs,
-        "ours": describe(row.ours, "\n"), "seeds": row.seeds,
+        "ours: median (least to most)": describe(row.ours, "\n"), "seeds": row.seeds,
         "share of the paper's steps": row.steps, "sound cost": describe(row.sound),
         "claimed cost": describe(row.claimed), "verdict": row.verdict, "reason": row.why,
         "command": row.command, "longer": row.full and f"add {row.full}",
