@@ -119,7 +119,7 @@ case(
 values = ", ".join(str(i) for i in range(1, 900))
 case(
     "space: many shapes",
-    {"p.toml": f"[choices]\nunits_1 = [{values}]\nunits_2 = [{values}]\nunits_3 = [{values}]"},
+    {"p.toml": f'family = "cnn"\n[choices]\nfilters = [{values}]\nunits = [{values}]'},
     "plan", "arch", "digits", "--eps", "1", "--space", "p.toml",
 )  # fmt: skip
 for option, number in {

@@ -96,7 +96,7 @@ Sign = Annotated[
 
 
 def _import_modules(names: list[str] | None) -> list[str] | None:
-    """Import the modules that the user names, for networks of their own classes."""
+    """Import the modules that the user names, for networks whose classes they define."""
     if names:
         from pasearch.spaces.module_space import import_maker
 

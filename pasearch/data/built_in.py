@@ -30,7 +30,7 @@ GREY_SVHN, PURCHASE = "svhn-grey", "purchase-100"
 BUILT_IN_NAMES = ("digits", *IDX_CLASSES, *TORCHVISION_NAMES, GREY_SVHN, PURCHASE)
 
 GREY_WEIGHTS = np.array([19595, 38470, 7471], dtype=np.uint32)
-"""Weights of red, green and blue in grey, out of 2^16: those of `--grey` (ITU-R 601-2)."""
+"""Weights of red, green and blue in grey, out of 2^16: those of `grey=True` (ITU-R 601-2)."""
 
 PURCHASE_FILE = "dataset_purchase"
 """Text file of Shokri et al.: a class from 1 to 100 and `PURCHASE_FEATURES` cells per line."""

@@ -91,7 +91,7 @@ def find_maker(path: object) -> Callable[..., Any]:
     if not (inspect.isclass(found) and issubclass(found, nn.Module)):
         raise ClassError(
             f"This network needs the class {str(path)!r}, which is not imported. If you trust its "
-            f"code, add `--import {path}` to the command; in Python run `from {module} import "
+            f"code: on the command line, use `import={path}`; in Python, run `from {module} import "
             f"{name}` first (for a function also `pasearch.module_space({name}, ...)`)."
         )
     return found

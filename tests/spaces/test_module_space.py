@@ -119,7 +119,7 @@ def test_a_run_stores_the_path_of_the_class_and_needs_it_to_load(
     monkeypatch.setattr(user_modules, "_MAKERS", {})
     monkeypatch.delitem(sys.modules, Net.__module__)
     with pytest.raises(
-        UsageError, match=r"needs the class .*not imported.* add `--import .* run `from"
+        UsageError, match=r"needs the class .*not imported.* use `import=.* run `from"
     ):
         pasearch.load(result.path)
 
@@ -237,7 +237,7 @@ def test_the_command_line_uses_a_class_that_the_user_names_and_notices_a_change(
         _forget("mynets")
         code, _, err = run(*command)
         assert code == 2
-        assert "add `--import mynets:MyNet`" in err
+        assert "use --import mynets:MyNet" in err
         assert "failed" not in err
         assert "mynets" not in sys.modules
         for name in ("mynets", "mynets:MyNet"):
