@@ -41,7 +41,8 @@ from pasearch.runs.keys import Keys
 from pasearch.spaces.candidate import Candidate
 from pasearch.spaces.cost import StepWork, estimate_seconds, measure_step_work
 from pasearch.spaces.layers import Shape
-from pasearch.spaces.space import BUILT_IN_SPACES, Space, make_space
+from pasearch.spaces.parsing import make_space
+from pasearch.spaces.space import BUILT_IN_SPACES, Space
 from pasearch.terminal_escaping import format_duration
 from pasearch.training import linear_backend
 from pasearch.training.recipe import Recipe, make_default_recipe

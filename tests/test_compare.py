@@ -20,7 +20,7 @@ from pasearch.runs.keys import Keys
 from pasearch.spaces.architecture import Architecture
 from pasearch.spaces.candidate import Candidate
 from pasearch.spaces.layers import Dense
-from pasearch.spaces.space import make_space
+from pasearch.spaces.parsing import make_space
 
 TINY = {
     "family": "fcn",

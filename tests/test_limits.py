@@ -23,7 +23,8 @@ from pasearch.features.selector import make_choice
 from pasearch.search.strategy import make_strategy
 from pasearch.spaces.architecture import MAX_LAYERS, MAX_PARAMETERS, Architecture
 from pasearch.spaces.layers import MAX_LAYER_SIZE, Conv, Dense, Lstm, Norm, Pool
-from pasearch.spaces.space import MAX_COMBINATIONS, Portfolio, SearchSpace, make_space
+from pasearch.spaces.parsing import make_space
+from pasearch.spaces.space import MAX_COMBINATIONS, Portfolio, SearchSpace
 from pasearch.training.augmentation import Augmentation
 from pasearch.training.encoded.gradients import EncodedClipping
 from pasearch.training.encoded.noise import KolmogorovSmirnov

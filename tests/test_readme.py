@@ -93,7 +93,7 @@ def test_the_schema_example_is_a_schema_of_the_commands_below_it(
 def test_the_space_example_is_a_space(tmp_path: Path):
     from pasearch.errors import UsageError
     from pasearch.spaces.candidate import read_candidate
-    from pasearch.spaces.space import make_space
+    from pasearch.spaces.parsing import make_space
 
     example = blocks("toml", SEARCH)[0]
     network = blocks("toml", ROOT / "docs/howto-public-data.md")[0]

@@ -52,7 +52,7 @@ from pasearch.runs.keys import Keys
 from pasearch.search.candidate_training import TrainingJob, train_in_parallel, train_interleaved
 from pasearch.spaces.architecture import Architecture
 from pasearch.spaces.cost import estimate_seconds, measure_step_work
-from pasearch.spaces.space import make_space
+from pasearch.spaces.parsing import make_space
 from pasearch.training.clipping import FlatClipping
 from pasearch.training.recipe import Recipe
 

@@ -37,7 +37,7 @@ from pasearch.gpu.dense_steps import DenseSteps, Tile, TrainingGroup
 from pasearch.gpu.gpu_training import GpuTraining
 from pasearch.runs.keys import Keys
 from pasearch.search.candidate_training import STREAM_PURPOSES
-from pasearch.spaces.space import make_space
+from pasearch.spaces.parsing import make_space
 from pasearch.training.clipping import FlatClipping
 from pasearch.training.recipe import Recipe
 

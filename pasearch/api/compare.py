@@ -45,7 +45,7 @@ from pasearch.errors import BudgetError, UsageError
 from pasearch.plan_warnings import MIN_SIGNAL
 from pasearch.runs.keys import Keys
 from pasearch.search.successive_halving import draw_distinct_genotypes
-from pasearch.spaces.space import make_space as named_space
+from pasearch.spaces.parsing import make_space as named_space
 from pasearch.terminal_escaping import escape_text
 from pasearch.training.metrics import find_metric_by_noun
 

@@ -23,10 +23,10 @@ from pasearch.data.array_file import from_arrays
 from pasearch.data.built_in import BUILT_IN_NAMES
 from pasearch.data.estimation import find_undeclared_classes
 from pasearch.data.partitions import Dataset
-from pasearch.data.schema_file import declare_target, declare_text
+from pasearch.data.schema_file import declare_target
 from pasearch.data.sources import DECLARATIONS, list_declarations, load_dataset
 from pasearch.data.split import DEFAULT_FRACTIONS, Split, make_split
-from pasearch.data.tables import AnySchema, TableSchema, load_schema
+from pasearch.data.tables import AnySchema, TableSchema, declare_text, load_schema
 from pasearch.errors import UsageError
 from pasearch.planning import ESTIMATE_DELTA, ESTIMATE_SHARE, LEDGER_ESTIMATE_DELTA, PlanTerms
 

@@ -50,9 +50,9 @@ from pasearch.search.proxy import Proxy
 from pasearch.search.strategy import Strategy, make_strategy
 from pasearch.search.successive_halving import ProtectedHalving, set_prior_leads
 from pasearch.spaces.candidate import Candidate, read_candidate
+from pasearch.spaces.parsing import make_space as named_space
 from pasearch.spaces.portfolio import Study
 from pasearch.spaces.space import Portfolio, SearchSpace, Space, check_settings
-from pasearch.spaces.space import make_space as named_space
 from pasearch.training.presets import find_preset, read_recipe, resolve_preset, stretch_schedule
 from pasearch.training.recipe import Recipe, make_default_recipe
 from pasearch.training.settings import make_full_batch_settings

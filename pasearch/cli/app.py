@@ -98,7 +98,7 @@ Sign = Annotated[
 def _import_modules(names: list[str] | None) -> list[str] | None:
     """Import the modules that the user names, for networks whose classes they define."""
     if names:
-        from pasearch.spaces.module_space import import_maker
+        from pasearch.spaces.parsing import import_maker
 
         for name in names:
             import_maker(name)

@@ -51,7 +51,7 @@ from pasearch.search.candidate_training import (
 from pasearch.search.plan import make_candidate_recipe
 from pasearch.spaces.architecture import Architecture
 from pasearch.spaces.candidate import Candidate, read_candidate
-from pasearch.spaces.space import make_space
+from pasearch.spaces.parsing import make_space
 from pasearch.training.metrics import METRICS
 from pasearch.training.presets import RWT_TRAINED_LAYERS
 from pasearch.training.recipe import Recipe

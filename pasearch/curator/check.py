@@ -33,9 +33,9 @@ from pasearch.data.csv_file import (
 from pasearch.data.lines import Fault
 from pasearch.data.numbers import PLAIN_NUMBER_FORM, NumberForm
 from pasearch.data.parquet_file import ParquetFile, read_parquet
-from pasearch.data.schema_file import declare_target, declare_text
+from pasearch.data.schema_file import declare_target
 from pasearch.data.sources import count_header_rows, find_source
-from pasearch.data.tables import TableSchema
+from pasearch.data.tables import TableSchema, declare_text
 from pasearch.data.text_columns import TextTable
 from pasearch.errors import UsageError
 from pasearch.terminal_escaping import escape_text

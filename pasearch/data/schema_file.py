@@ -10,16 +10,13 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import date
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pasearch.data.cells import convert_to_string
 from pasearch.data.column import COLUMN_KEYS, NOTATION_KEYS, Column
 from pasearch.data.schema import require_known
 from pasearch.errors import UsageError, find_closest_name
 from pasearch.terminal_escaping import escape_text
-
-if TYPE_CHECKING:
-    from pasearch.data.tables import TableSchema
 
 BARE_KEY_PATTERN = re.compile(r"[A-Za-z0-9_-]+")
 """Pattern of keys that TOML accepts without quotes."""
@@ -128,38 +125,6 @@ def declare_target(
     target = replace(target, kind="category", categories=tuple(map(str, names)))
     check_class_count(target)
     return target
-
-
-def declare_text(schema: TableSchema, name: str | None) -> TableSchema:
-    """Return a schema with one column declared as a text of `DEFAULT_TEXT_LENGTH` words.
-
-    Args:
-        schema: Schema in a file's order.
-        name: Name of the column; None: the schema is returned unchanged.
-
-    Raises:
-        UsageError: There is no such feature column, or the schema declares it as another kind.
-    """
-    if name is None:
-        return schema
-    columns = {column.name: column for column in schema.columns}
-    if name == schema.target.name:
-        other = next(iter(columns)) if len(columns) == 1 else ""
-        raise UsageError(
-            f"`text={name}`: column {name!r} is the target, by default the last column: name the "
-            f"column to predict (`target={other}`)."
-        )
-    if name not in columns:
-        raise UsageError(
-            f"`text={name}` is not a feature column{suggest_name(name, list(columns))}."
-        )
-    if columns[name].kind not in (None, "text"):
-        raise UsageError(
-            f"`text={name}` declares a text, but the schema declares this column as a "
-            f"{columns[name].kind}: remove one of the two declarations."
-        )
-    own = replace(columns[name], kind="text", length=columns[name].length or DEFAULT_TEXT_LENGTH)
-    return schema.completed({name: own})
 
 
 def parse_column(name: str, values: Mapping[str, Any]) -> Column:

@@ -24,8 +24,8 @@ from typing import Any, ClassVar
 from pasearch.data.cells import ColumnCells, TableCells
 from pasearch.data.parquet_files import LargeColumn, LargeTable
 from pasearch.data.partitions import Dataset
-from pasearch.data.schema_file import declare_target, declare_text
-from pasearch.data.tables import AnySchema, TableSchema
+from pasearch.data.schema_file import declare_target
+from pasearch.data.tables import AnySchema, TableSchema, declare_text
 from pasearch.errors import UsageError
 from pasearch.registry import Registry, Stage
 

@@ -26,6 +26,7 @@ from pasearch.data.lines import parse_separator
 from pasearch.data.numbers import build_number_form
 from pasearch.data.schema import ArrayMetadata, EncodedColumn, RowLayout, Schema, require_known
 from pasearch.data.schema_file import (
+    DEFAULT_TEXT_LENGTH,
     check_class_count,
     describe_missing_columns,
     format_schema_toml,
@@ -665,3 +666,35 @@ def to_plain_json(value: Any) -> Any:
     if isinstance(value, TableSchema):
         return {**value.to_json(), **({"proposed": True} if value.proposed else {})}
     return value.item() if hasattr(value, "item") else os.fspath(value)
+
+
+def declare_text(schema: TableSchema, name: str | None) -> TableSchema:
+    """Return a schema with one column declared as a text of `DEFAULT_TEXT_LENGTH` words.
+
+    Args:
+        schema: Schema in a file's order.
+        name: Name of the column; None: the schema is returned unchanged.
+
+    Raises:
+        UsageError: There is no such feature column, or the schema declares it as another kind.
+    """
+    if name is None:
+        return schema
+    columns = {column.name: column for column in schema.columns}
+    if name == schema.target.name:
+        other = next(iter(columns)) if len(columns) == 1 else ""
+        raise UsageError(
+            f"`text={name}`: column {name!r} is the target, by default the last column: name the "
+            f"column to predict (`target={other}`)."
+        )
+    if name not in columns:
+        raise UsageError(
+            f"`text={name}` is not a feature column{suggest_name(name, list(columns))}."
+        )
+    if columns[name].kind not in (None, "text"):
+        raise UsageError(
+            f"`text={name}` declares a text, but the schema declares this column as a "
+            f"{columns[name].kind}: remove one of the two declarations."
+        )
+    own = replace(columns[name], kind="text", length=columns[name].length or DEFAULT_TEXT_LENGTH)
+    return schema.completed({name: own})

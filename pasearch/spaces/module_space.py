@@ -7,11 +7,8 @@ from __future__ import annotations
 
 import inspect
 import math
-import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from importlib import import_module
-from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from pasearch.errors import UsageError
@@ -176,38 +173,6 @@ def _check_maker(maker: Any) -> None:
         f"{type(maker).__name__ if hint else repr(maker)} is no search space: expected a class of "
         f"nn.Module, or a function that returns one{hint}."
     )
-
-
-def import_maker(text: str) -> Any:
-    """Import "module", or a class, a function or a space by "module:name".
-
-    The current folder is searched first. A named class or function may be used by files.
-
-    Raises:
-        UsageError: The module cannot be imported, or has no such name.
-    """
-    module, _, name = text.partition(":")
-    folder = Path.cwd()
-    if module.endswith(".py"):
-        file = Path(module)
-        place = "" if file.parent == Path() else f" in the folder {file.parent}"
-        raise UsageError(
-            f"{text!r} is a file: write {file.stem}{name and ':' + name}, without .py{place}."
-        )
-    sys.path.insert(0, str(folder))
-    try:
-        found: Any = import_module(module)
-        for part in name.split(".") if name else ():
-            found = getattr(found, part)
-    except Exception as error:
-        where = f" Searched: {folder}, PYTHONPATH and the installed packages."
-        where = where if isinstance(error, ModuleNotFoundError) else ""
-        raise UsageError(f"{text!r} cannot be imported: {error!r}.{where}") from error
-    finally:
-        sys.path.pop(0)
-    if inspect.isfunction(found) or inspect.isclass(found):
-        name_maker(found)
-    return found
 
 
 def _list_values(given: object) -> tuple[Any, ...]:

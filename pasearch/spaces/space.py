@@ -19,14 +19,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pasearch.accounting.checks import check_positive_integer
 from pasearch.data.front_ends import FrontEnd
-from pasearch.data.front_ends.parsing import parse_front_end, resolve_front_end_text
+from pasearch.data.front_ends.parsing import parse_front_end
 from pasearch.errors import UsageError, suggest_name
-from pasearch.files import read_toml
 from pasearch.spaces.architecture import Architecture
 from pasearch.spaces.candidate import PRIVACY_SETTINGS, SETTINGS, Candidate
 from pasearch.spaces.layers import (
@@ -40,7 +38,6 @@ from pasearch.spaces.layers import (
     Shape,
     check_activation,
 )
-from pasearch.spaces.user_modules import name_maker
 
 if TYPE_CHECKING:
     import numpy as np
@@ -739,81 +736,3 @@ def _check_gene(where: str, gene: str, value: object) -> None:
 
 
 BUILT_IN_NAMES = tuple(BUILT_IN_SPACES)
-
-
-def make_space(given: str | Path | Mapping[str, Any] | Space | type) -> Space:
-    """Make a search space from its name, file, dictionary or class.
-
-    Args:
-        given: Name of a built-in space, path of a TOML file, dictionary with the same keys, a
-            space, a class of `nn.Module`, or its import path, such as "my_nets:MyNet". Built-in
-            spaces: `fcn`, `cnn`, `rnn`, `images` and `tables` are this project's, `fcn-paper` and
-            `cnn-paper` are Tables XI and XII, and `fcn-rwt` and `cnn-rwt` add a trainable flag per
-            layer to these.
-
-    Raises:
-        UsageError: An unknown name, a missing file, or an invalid space.
-
-    >>> make_space("fcn-paper").count()
-    4860
-    """
-    if isinstance(given, Space):
-        return given
-    if isinstance(given, Mapping):
-        return _parse_space(_resolve_front_ends(given, None), "user")
-    if not isinstance(given, (str, Path)):
-        return _load_module_spaces().module_space(given)
-    if str(given) in BUILT_IN_SPACES:
-        return SearchSpace.from_dict(BUILT_IN_SPACES[str(given)], name=str(given))
-    path = Path(given)
-    if path.suffix == ".toml" and path.exists():
-        values = read_toml(path, "a search space (TOML)")
-        if "class" in values:
-            maker = _load_module_spaces().import_maker(str(values["class"]))
-            values = {**values, "class": name_maker(maker)}
-        return _parse_space(_resolve_front_ends(values, path.parent), path.stem)
-    if re.fullmatch(r"[\w.]+:[\w.]+|\S+\.py:[\w.]+", str(given)):
-        found = _load_module_spaces().import_maker(str(given))
-        return found if isinstance(found, Space) else _load_module_spaces().module_space(found)
-    raise UsageError(
-        f"Space {str(given)!r} is not known: expected one of auto, {', '.join(BUILT_IN_NAMES)}, "
-        "the path of a .toml file, or module:CLASS."
-        f"{suggest_name(given, ('auto', *BUILT_IN_NAMES))}"
-    )
-
-
-def _resolve_front_ends(values: Mapping[str, Any], folder: Path | None) -> dict[str, Any]:
-    """Replace front ends that are tables (with the path of a file) by their strings."""
-    found = dict(values)
-    if isinstance(entries := values.get("entries"), list):
-        found["entries"] = [
-            {**each, "front_end": resolve_front_end_text(each.get("front_end", "raw"), folder)}
-            if isinstance(each, Mapping) else each
-            for each in entries
-        ]  # fmt: skip
-    for part in ("choices", "default"):
-        told = values.get(part)
-        if isinstance(told, Mapping) and "front_end" in told:
-            front = told["front_end"]
-            if isinstance(front, (list, tuple)):
-                front = [resolve_front_end_text(each, folder) for each in front]
-            elif part == "default":
-                front = resolve_front_end_text(front, folder)
-            found[part] = {**told, "front_end": front}
-    return found
-
-
-def _parse_space(values: Mapping[str, Any], name: str) -> Space:
-    """Parse a portfolio or another space from a dictionary."""
-    if values.get("family") == Portfolio.family:
-        return Portfolio.from_json({"name": name, **values})
-    if "class" in values:
-        return _load_module_spaces().ModuleSpace.from_dict(values, name=name)
-    return SearchSpace.from_dict(values, name=name)
-
-
-def _load_module_spaces() -> Any:
-    """Import the module of spaces of the user's classes, which imports this module."""
-    from pasearch.spaces import module_space
-
-    return module_space

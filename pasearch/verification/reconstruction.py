@@ -41,7 +41,8 @@ from pasearch.runs.journal import STORES
 from pasearch.search.plan import RECIPE_SETTING, Plan, make_plan
 from pasearch.search.strategy import strategy_from_json
 from pasearch.spaces.candidate import SETTINGS, Candidate
-from pasearch.spaces.space import Portfolio, Space, check_settings, make_space
+from pasearch.spaces.parsing import make_space
+from pasearch.spaces.space import Portfolio, Space, check_settings
 from pasearch.training.recipe import Recipe
 
 Document = dict[str, Any]

@@ -38,7 +38,7 @@ from pasearch.data.means import ROW_NORM
 from pasearch.errors import UsageError
 from pasearch.report.plan import plan_text
 from pasearch.spaces.candidate import Candidate, read_candidate
-from pasearch.spaces.space import make_space
+from pasearch.spaces.parsing import make_space
 from pasearch.verification.verify import verify
 
 SHAPE = (16, 16)

@@ -20,8 +20,7 @@ from pasearch.data.cells import convert_to_numbers, convert_to_strings
 from pasearch.data.column import DEFAULT_BINS, TOKEN_SCALE, Column
 from pasearch.data.csv_file import read_table
 from pasearch.data.rows import CompactRows, pack_table
-from pasearch.data.schema_file import declare_text
-from pasearch.data.tables import TableSchema
+from pasearch.data.tables import TableSchema, declare_text
 from pasearch.errors import UsageError
 
 ROOT = Path(__file__).parents[2]

@@ -35,8 +35,9 @@ from pasearch.search.successive_halving import (
     draw_distinct_genotypes,
     set_prior_leads,
 )
+from pasearch.spaces.parsing import make_space
 from pasearch.spaces.portfolio import Study
-from pasearch.spaces.space import Portfolio, make_space
+from pasearch.spaces.space import Portfolio
 
 
 def stream(*context: str | int) -> Stream:

@@ -23,7 +23,7 @@ from pasearch.search.grid import (
     convert_epsilons_to_shares,
     make_default_shares,
 )
-from pasearch.spaces.space import make_space
+from pasearch.spaces.parsing import make_space
 
 TWO = make_space(
     {"family": "portfolio", "name": "two", "entries": [

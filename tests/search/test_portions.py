@@ -335,7 +335,7 @@ def _trained(path: Path, change: list[int]) -> tuple[list[dict], dict[str, np.nd
 
 @pytest.mark.unit
 def test_a_small_space_is_tried_whole_and_a_large_one_is_drawn_from():
-    from pasearch.spaces.space import make_space
+    from pasearch.spaces.parsing import make_space
 
     three = make_space({"name": "three", "choices": {"units_1": [2, 4, 8]}})
     stream = Keys.from_seed(0).stream("s")

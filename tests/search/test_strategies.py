@@ -29,7 +29,8 @@ from pasearch.search.strategy import (
     TrialRound,
     make_strategy,
 )
-from pasearch.spaces.space import SearchSpace, make_space
+from pasearch.spaces.parsing import make_space
+from pasearch.spaces.space import SearchSpace
 
 EVENT = Geometric(epsilon=0.1)
 

@@ -26,7 +26,7 @@ from pasearch.spaces.layers import (
     check_activation,
     make_activation,
 )
-from pasearch.spaces.space import make_space
+from pasearch.spaces.parsing import make_space
 
 
 def dense(*units: int, frozen: Sequence[int] = ()) -> Architecture:

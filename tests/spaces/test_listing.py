@@ -13,8 +13,9 @@ from pasearch.cli import app
 from pasearch.errors import UsageError
 from pasearch.spaces.candidate import SETTINGS
 from pasearch.spaces.listing import count_architectures, format_space_toml, list_spaces
+from pasearch.spaces.parsing import make_space
 from pasearch.spaces.portfolio import load_studies
-from pasearch.spaces.space import BUILT_IN_SPACES, SearchSpace, make_space
+from pasearch.spaces.space import BUILT_IN_SPACES, SearchSpace
 
 SMALL = [name for name in BUILT_IN_SPACES if make_space(name).count() < 700]
 

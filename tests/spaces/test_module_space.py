@@ -23,7 +23,7 @@ from pasearch.registry import describe_source
 from pasearch.spaces import user_modules
 from pasearch.spaces.candidate import Candidate
 from pasearch.spaces.module_space import module_space
-from pasearch.spaces.space import make_space
+from pasearch.spaces.parsing import make_space
 
 Run = Callable[..., tuple[int, str, str]]
 

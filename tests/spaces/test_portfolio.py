@@ -14,7 +14,8 @@ from pasearch.errors import UsageError
 from pasearch.spaces.architecture import Architecture
 from pasearch.spaces.candidate import Candidate
 from pasearch.spaces.layers import Conv, Dense, Pool
-from pasearch.spaces.space import Portfolio, Space, make_space
+from pasearch.spaces.parsing import make_space
+from pasearch.spaces.space import Portfolio, Space
 
 
 def candidate(*units: int, front_end: Any = Raw(), **settings: float) -> Candidate:  # noqa: B008

@@ -20,6 +20,7 @@ from pasearch.spaces import portfolio
 from pasearch.spaces.architecture import Architecture
 from pasearch.spaces.candidate import Candidate
 from pasearch.spaces.layers import Dense
+from pasearch.spaces.parsing import make_space
 from pasearch.spaces.portfolio import (
     STUDY_ALIASES,
     STUDY_FILE,
@@ -28,7 +29,6 @@ from pasearch.spaces.portfolio import (
     find_data_kind,
     load_study,
 )
-from pasearch.spaces.space import make_space
 
 KINDS = ("image", "photo", "arrays", "table", "regression")
 SHAPES: dict[str, list[tuple[int, ...]]] = {

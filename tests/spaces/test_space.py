@@ -16,7 +16,8 @@ from pasearch.errors import UsageError
 from pasearch.spaces.architecture import Architecture
 from pasearch.spaces.candidate import Candidate
 from pasearch.spaces.layers import Dense
-from pasearch.spaces.space import BUILT_IN_NAMES, SearchSpace, Space, make_space
+from pasearch.spaces.parsing import make_space
+from pasearch.spaces.space import BUILT_IN_NAMES, SearchSpace, Space
 
 SMALL = {
     "family": "fcn",
