@@ -165,10 +165,9 @@ class TestNetworks:
 
     @pytest.mark.unit
     def test_shapes_of_a_space(self):
-        units = list(range(1, 200))
-        choices = {f"units_{i}": units for i in (1, 2, 3)}
-        with pytest.raises(UsageError, match=f"7,880,599 shapes.*at most {MAX_COMBINATIONS:,}"):
-            make_space({"choices": choices})
+        choices = {"filters": list(range(1, 200)), "units": list(range(1, 200))}
+        with pytest.raises(UsageError, match=f"39,601 shapes.*at most {MAX_COMBINATIONS:,}"):
+            make_space({"family": "cnn", "choices": choices})
 
     @pytest.mark.unit
     def test_settings_of_a_space(self):

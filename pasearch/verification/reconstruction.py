@@ -41,8 +41,8 @@ from pasearch.runs.journal import STORES
 from pasearch.search.plan import RECIPE_SETTING, Plan, make_plan
 from pasearch.search.strategy import strategy_from_json
 from pasearch.spaces.candidate import SETTINGS, Candidate
-from pasearch.spaces.parsing import make_space
-from pasearch.spaces.space import Portfolio, Space, check_settings
+from pasearch.spaces.module_space import ModuleSpace
+from pasearch.spaces.space import Portfolio, SearchSpace, Space, check_settings
 from pasearch.training.recipe import Recipe
 
 Document = dict[str, Any]
@@ -211,7 +211,7 @@ def read_space(values: Document) -> Space:
     if values.get("family") == Portfolio.family:
         entries = tuple(read_candidate(each) for each in values["entries"])
         return Portfolio(name=values["name"], entries=entries)
-    return make_space(values)
+    return (ModuleSpace if "class" in values else SearchSpace).from_dict(values)
 
 
 def read_candidate(values: Document) -> Candidate:

@@ -70,7 +70,13 @@ def test_the_command_prints_json_and_one_space_as_a_file():
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize("name", ["nothing", "auto", "fcn-papre"])
+def test_a_portfolio_has_no_file():
+    with pytest.raises(UsageError, match="'auto' has no file: it is a list of networks"):
+        list_spaces("auto")
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("name", ["nothing", "fcn-papre"])
 def test_an_unknown_space_is_refused(name: str):
     with pytest.raises(UsageError, match="expected one of fcn, images"):
         list_spaces(name)

@@ -13,6 +13,7 @@ from doubles import start_training
 from torch import Tensor, nn
 
 from pasearch.data.partitions import Records
+from pasearch.errors import is_out_of_memory
 from pasearch.runs.keys import Keys, Stream
 from pasearch.spaces.modules import Lstm
 from pasearch.training import memory
@@ -20,7 +21,6 @@ from pasearch.training.clipping import FlatClipping
 from pasearch.training.memory import (
     COPIES_PER_OUTPUT,
     count_values_per_record,
-    is_out_of_memory,
     limit_rows_in_memory,
 )
 from pasearch.training.one_step import ROW_MULTIPLE
