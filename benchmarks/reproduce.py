@@ -89,7 +89,8 @@ def make_command(row: Row, options: argparse.Namespace) -> list[str]:
             if getattr(options, option) is None:
                 raise ValueError(f"{row.key}: give --{option.replace('_', '-')} PATH")
             words[place] = str(Path(getattr(options, option)) / rest)
-    return [sys.executable if word == "python" else word for word in words]
+    programs = {"python": [sys.executable], "pasearch": [sys.executable, "-m", "pasearch"]}
+    return [*programs.get(words[0], [words[0]]), *words[1:]]
 
 
 def main() -> int:

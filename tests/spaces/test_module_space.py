@@ -298,7 +298,7 @@ def test_what_is_no_class_of_a_network_is_refused(run: Run, tmp_path: Path):
         assert code == 2
         assert words in err
     words = r"expected a class of nn\.Module, or a function"
-    for wrong in (3, print, int, dict, nn.Linear(2, 2)):
+    for wrong in (3, len, int, dict, nn.Linear(2, 2)):
         with pytest.raises(UsageError, match=words):
             make_space(wrong)  # pyright: ignore[reportArgumentType]
         with pytest.raises(UsageError, match=words):
