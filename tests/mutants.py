@@ -91,6 +91,18 @@ MUTANTS = (
         "training/test_recordwise.py",
     ),
     Mutant(
+        "user modules: an error that is caught for one record changes the rows of others",
+        "            self.raised = True",
+        "            pass",
+        "training/test_recordwise.py",
+    ),
+    Mutant(
+        "user modules: a rule for vmap sees all records",
+        "            if name := _find_vmap_rule(func, args):",
+        "            if (name := _find_vmap_rule(func, args)) and False:",
+        "training/test_recordwise.py",
+    ),
+    Mutant(
         "user modules: an object outside of the network may store a record",
         "    if _list_mapped_tensors() - before:\n        yield",
         "    if False:\n        yield",

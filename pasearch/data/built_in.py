@@ -59,9 +59,9 @@ class BuiltIn(Source):
         root, download = Path(declared.data_root), declared.download
         if data == PURCHASE:
             return _load_purchase(root, download=download, public=declared.public)
-        load = _load_torchvision_set
-        if data in IDX_CLASSES or data == GREY_SVHN:
-            load = _load_idx_set if data in IDX_CLASSES else _load_grey_svhn
+        if data == GREY_SVHN:
+            return _load_grey_svhn(data, root, download=download, public=declared.public)
+        load = _load_idx_set if data in IDX_CLASSES else _load_torchvision_set
         return load(data, root, download=download, public=declared.public)
 
 
@@ -240,7 +240,7 @@ def _read_mat(file: Path) -> dict[str, np.ndarray]:
 
     if not file.is_file():
         raise UsageError(
-            f"{file} is not there: copy train_32x32.mat and test_32x32.mat of SVHN there, set "
+            f"{file} does not exist: copy train_32x32.mat and test_32x32.mat of SVHN there, set "
             "`data_root=` to another folder, or use `download=True`."
         )
     try:
@@ -254,11 +254,11 @@ def _read_mat(file: Path) -> dict[str, np.ndarray]:
 def _load_purchase(root: Path, *, download: bool, public: bool) -> Dataset:
     """Load Purchase-100; a line that cannot be read is a null record."""
     file = root / PURCHASE_FILE
-    where = f"unpack dataset_purchase.tgz of Shokri et al. (2017), so that {file} is there"
+    where = f"unpack dataset_purchase.tgz of Shokri et al. (2017), to get {file}"
     if download:
         raise UsageError(f"{PURCHASE} cannot be downloaded by pasearch: {where}.")
     if not file.is_file():
-        raise UsageError(f"{file} is not there: {where}, or set `data_root=` to its folder.")
+        raise UsageError(f"{file} does not exist: {where}, or set `data_root=` to its folder.")
     with file.open("rb") as stream:
         lines = [line.strip() for line in stream]
     # No single record can stop a run: one line of the right form suffices.

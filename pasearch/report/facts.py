@@ -160,6 +160,10 @@ def is_relevance_noise(document: Values) -> bool:
     return bool(given) and max(given) <= document.get("relevance_of_noise", 0.0)
 
 
+MIN_VOCABULARY = 10
+"""Minimum number of words in the vocabulary of a text, without a warning."""
+
+
 def find_result_warnings(document: Values, schema: AnySchema) -> list[str]:
     """Return warnings on a result that is not informative, as sentences.
 
@@ -206,7 +210,3 @@ def find_result_warnings(document: Values, schema: AnySchema) -> list[str]:
                 "without looking at the records (`schema=`), or raise `epsilon=`."
             )
     return found
-
-
-MIN_VOCABULARY = 10
-"""Minimum number of words in the vocabulary of a text, without a warning."""

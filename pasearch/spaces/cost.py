@@ -148,9 +148,8 @@ def measure_step_work(architecture: Architecture, shape: Shape, outputs: int) ->
         products = 2.0 * count * places
         own = products * (1 + below + trainable)
         if isinstance(layer, Recurrent) and trainable and not below:
-            own += (
-                2.0 * layer.gates * layer.units**2 * places
-            )  # gradient of the state, element by element
+            # The gradient of the state goes from each element of the sequence to the one before.
+            own += 2.0 * layer.gates * layer.units**2 * places
         nonprivate += own
         operations += own + trainable * count_norm_operations(count, places)
         below |= trainable

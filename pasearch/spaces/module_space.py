@@ -110,7 +110,7 @@ def module_space(maker: Callable[..., Any], **choices: Any) -> ModuleSpace:
         raise UsageError(
             f"The annotations of {maker.__qualname__} cannot be read: {error}."
         ) from None
-    what, problems = f"{maker.__qualname__}", []
+    what, problems = maker.__qualname__, []
     found: dict[str, tuple[Any, ...]] = {}
     default: dict[str, Any] = {}
     for name, parameter in names.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
 from pasearch.data.column import PADDING_TOKEN, TOKEN_SCALE, UNKNOWN_TOKEN
@@ -384,13 +386,53 @@ class WeightStandardisedConv2d(nn.Conv2d):
         return self._conv_forward(input, centred / scale, self.bias)
 
 
+class _CallWatch(TorchFunctionMode):
+    """Watch over the calls of PyTorch's functions by a module under `torch.func.vmap`.
+
+    Attributes:
+        raised: Whether a call raised an error.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.raised = False
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Call a function, unless its own rule for vmap could see all records.
+
+        Raises:
+            UsageError: An `autograd.Function` with such a rule, or a custom operator.
+        """
+        try:
+            if name := _find_vmap_rule(func, args):
+                raise UsageError(
+                    f"{name}: may have a rule for vmap of its own, which sees all records; use "
+                    "functions of PyTorch, or an autograd.Function with generate_vmap_rule = True."
+                )
+            return func(*args, **(kwargs or {}))
+        except Exception:
+            self.raised = True
+            raise
+
+
+def _find_vmap_rule(func: Any, args: tuple[Any, ...]) -> str:
+    """Return the name of a call that may have a rule for vmap from outside of PyTorch, or ""."""
+    if args and inspect.isclass(args[0]) and issubclass(args[0], torch.autograd.Function):
+        has_rule = args[0].vmap is not torch.autograd.Function.vmap
+        return args[0].__qualname__ if has_rule else ""
+    is_operator = isinstance(func, (torch._ops.OpOverload, torch._ops.OpOverloadPacket))
+    return str(func) if is_operator and not str(func).startswith("aten") else ""
+
+
 class PerRecord(nn.Module):
     """Module of the user that sees one record at a time, in training and in prediction.
 
     `torch.func.vmap` runs the module on batches of one record, (1, ...). So it cannot mix records,
     and PyTorch refuses control flow that depends on a record, and buffers that store one. A record
-    for which the module raises an error (such as an index out of range) has NaN as output and as
-    derivatives, so it adds 0 to a sum and stops no run.
+    for which a function of PyTorch raises an error (such as an index out of range), caught or not,
+    has NaN as output and as derivatives, so it adds 0 to a sum and stops no run.
 
     Guarantee: row i of the output, and its derivatives, depend on row i of the input alone, if the
     module keeps nothing outside of itself (in a global variable, or in another object).
@@ -451,10 +493,20 @@ class PerRecord(nn.Module):
         """Apply a function under vmap; rows for which it raises an error have NaN as results.
 
         A batch that raises is divided in two, down to single rows, so that the result of a row does
-        not depend on other rows. Errors of the memory are raised.
+        not depend on other rows. Errors that the module catches count too: its `except` would run
+        for all rows. Errors of the memory are raised.
         """
+        watch = _CallWatch()
         try:
-            return mapped(*rows)
+            with watch:
+                result = mapped(*rows)
+            if not watch.raised:
+                return result
+            if self.raises:
+                raise UsageError(
+                    "the network: catches an error of PyTorch, which depends on all records; use "
+                    "torch.where or clamp."
+                )
         except Exception as error:
             if self.raises or isinstance(error, UsageError) or is_out_of_memory(error):
                 raise
@@ -481,7 +533,7 @@ class PerRecord(nn.Module):
 def _iterate_items(where: str, value: object) -> Iterator[tuple[str, object]]:
     """Yield a name and a value, or those of the items of a container."""
     if isinstance(value, (list, tuple, dict, set)):
-        yield f"{where}", len(value)
+        yield where, len(value)
         for item in [*value.items()] if isinstance(value, dict) else [*value]:
             yield from _iterate_items(where, item)
     else:
@@ -491,8 +543,13 @@ def _iterate_items(where: str, value: object) -> Iterator[tuple[str, object]]:
 def make_synthetic_records(alone: PerRecord, count: int) -> Tensor:
     """Make synthetic records, (count, *shape), in [-1, 1], for checks before data is read."""
     parameter = next(alone.module.parameters())
-    values = torch.linspace(-1.0, 1.0, count * math.prod(alone.shape)).to(parameter)
-    return torch.sin(9.0 * values).reshape(count, *alone.shape)
+    return torch.sin(9.0 * spread_values(count, alone.shape).to(parameter))
+
+
+def spread_values(count: int, shape: tuple[int, ...]) -> Tensor:
+    """Spread values evenly from -1 to 1 over synthetic records, float32, (count, *shape)."""
+    values = np.linspace(-1.0, 1.0, count * math.prod(shape), dtype=np.float32)
+    return torch.from_numpy(values).reshape(count, *shape)
 
 
 class LogitScale(nn.Module):

@@ -25,8 +25,8 @@ def make_space(given: str | Path | Mapping[str, Any] | Space | type) -> Space:
         given: Name of a built-in space, path of a TOML file, dictionary with the same keys, a
             space, a class of `nn.Module`, or its import path, such as "my_nets:MyNet". Built-in
             spaces: `fcn`, `cnn`, `rnn`, `images` and `tables` are this project's, `fcn-paper` and
-            `cnn-paper` are Tables XI and XII, and `fcn-rwt` and `cnn-rwt` add a trainable flag per
-            layer to these.
+            `cnn-paper` are Tables XI and XII, `fcn-deep` has up to 16 layers, and `fcn-rwt` and
+            `cnn-rwt` add a trainable flag per layer to Tables XI and XII.
 
     Raises:
         UsageError: An unknown name, a missing file, or an invalid space.
@@ -46,8 +46,10 @@ def make_space(given: str | Path | Mapping[str, Any] | Space | type) -> Space:
     if path.suffix == ".toml" and path.exists():
         values = read_toml(path, "a search space (TOML)")
         if "class" in values:
-            maker = import_maker(str(values["class"]))
-            values = {**values, "class": name_maker(maker)}
+            raise UsageError(
+                f"{path} names a class, but a file may not import code: name the class, or a "
+                "`module_space` with its choices (`space=my_nets:MyNet`)."
+            )
         return _parse_space(_resolve_front_ends(values, path.parent), path.stem)
     if re.fullmatch(r"[\w.]+:[\w.]+|\S+\.py:[\w.]+", str(given)):
         found = import_maker(str(given))
@@ -92,7 +94,7 @@ def _parse_space(values: Mapping[str, Any], name: str) -> Space:
 def import_maker(text: str) -> Any:
     """Import "module", or a class, a function or a space by "module:name".
 
-    The current folder is searched first. A named class or function may be used by files.
+    The current folder is searched first. Files of runs may name the class or function from then on.
 
     Raises:
         UsageError: The module cannot be imported, or has no such name.

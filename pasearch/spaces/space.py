@@ -45,6 +45,10 @@ if TYPE_CHECKING:
 # --- families of networks, and built-in spaces ---
 
 
+DEFAULT_WIDTHS = (128, 64, 32)
+"""Units of the first, second and later hidden layers of family `fcn` without genes for them."""
+
+
 def _make_fcn_layers(genes: Mapping[str, Any]) -> tuple[Layer, ...]:
     """Make the hidden layers of Table XI: gene `layers` is their number, 0 for a linear model.
 
@@ -52,7 +56,7 @@ def _make_fcn_layers(genes: Mapping[str, Any]) -> tuple[Layer, ...]:
     """
     return tuple(
         Dense(
-            units=genes[f"units_{i}"] or genes["units"] or (128, 64, 32)[min(i, 3) - 1],
+            units=genes[f"units_{i}"] or genes["units"] or DEFAULT_WIDTHS[min(i, 3) - 1],
             activation=genes[f"activation_{i}"] or genes["activation"],
             trainable=genes[f"trainable_{i}"],
             dropout=genes["dropout"],
@@ -100,9 +104,9 @@ def _make_rnn_layers(genes: Mapping[str, Any]) -> tuple[Layer, ...]:
         cell(units=genes["units"], sequence=place < many)  # pyright: ignore[reportCallIssue]
         for place in range(1, many + 1)
     ]
-    head = Dense(units=genes["head"], activation="relu") if genes["head"] else None
     embedding = Embedding(tokens=genes["tokens"], units=genes["embedding"])
-    return (embedding, *recurrent, *([head] if head else []))
+    head = [Dense(units=genes["head"], activation="relu")] if genes["head"] else []
+    return (embedding, *recurrent, *head)
 
 
 LAYER_BUILDERS = {"fcn": _make_fcn_layers, "cnn": _make_cnn_layers, "rnn": _make_rnn_layers}
@@ -429,8 +433,8 @@ class SearchSpace(Space):
             ("shapes of a network", [g for g in genes if self.is_shape_gene(g)]),
             ("settings of the recipe", [g for g in genes if g in SETTINGS]),
         ):
-            sizes = [len(dict(self.choices)[g]) for g in named if not g.startswith("units_")]
-            many = math.prod(sizes)  # of free widths, only the extremes are evaluated
+            counted = [g for g in named if g not in self._list_free_widths()]
+            many = math.prod(len(dict(self.choices)[g]) for g in counted)
             if many > MAX_COMBINATIONS:
                 raise UsageError(
                     f"Space {self.name!r} has {many:,} {what}, by {', '.join(named)}: expected at "
@@ -457,6 +461,13 @@ class SearchSpace(Space):
     def is_shape_gene(self, gene: str) -> bool:
         """Whether a gene changes the shape of a network."""
         return gene.startswith(SHAPE_GENES)
+
+    def _list_free_widths(self) -> list[str]:
+        """List the genes of widths of which a plan evaluates only the extremes, if there are many.
+
+        A dense layer of any width fits, and a wider one has more parameters.
+        """
+        return [g for g in self.genes if self.family == "fcn" and g.startswith("units_")]
 
     def make_layers(self, genes: Mapping[str, Any]) -> tuple[Layer, ...]:
         """Make the layers of a candidate from the values of its genes."""
@@ -502,10 +513,8 @@ class SearchSpace(Space):
 
     def iterate_shapes(self) -> Iterator[Candidate]:
         varied = {gene: values for gene, values in self.choices if self.is_shape_gene(gene)}
-        free = [gene for gene in varied if gene.startswith("units_")]
-        if math.prod(map(len, varied.values())) <= MAX_COMBINATIONS:
-            free = []
-        # A dense layer of any width fits, and a wider one has more parameters.
+        is_small = math.prod(map(len, varied.values())) <= MAX_COMBINATIONS
+        free = [] if is_small else self._list_free_widths()
         extremes = [
             {gene: varied[gene].index(choose(varied[gene])) for gene in free}
             for choose in ((min, max) if free else (min,))

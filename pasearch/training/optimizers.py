@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pasearch.accounting.checks import check_fraction, check_positive, check_positive_integer
 from pasearch.registry import FieldChecks, Registry, Stage
+from pasearch.training.schedules import compute_polynomial_decay
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -153,7 +154,7 @@ class AdamUpdate(UpdateRule):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearningRateDecay(Stage):
-    """Decrease of the learning rate: factor (1 - end) (1 - epoch / period)^power + end.
+    """Decrease of the learning rate over epochs by `compute_polynomial_decay`.
 
     Args:
         end: Final factor, in (0, 1).
@@ -178,7 +179,7 @@ class LearningRateDecay(Stage):
 
     def factor(self, epoch: int) -> float:
         """Compute the factor of an epoch, from 0, in (0, 1]."""
-        return (1.0 - self.end) * max(0.0, 1.0 - epoch / self.period) ** self.power + self.end
+        return compute_polynomial_decay(epoch, self.period, self.power, self.end)
 
 
 LEARNING_RATE_SCHEDULES = Registry(

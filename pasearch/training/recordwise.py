@@ -32,7 +32,7 @@ import torch
 from torch import Tensor, nn
 
 from pasearch.errors import UsageError
-from pasearch.spaces.modules import KeyedDropout, PerRecord, make_synthetic_records
+from pasearch.spaces.modules import KeyedDropout, PerRecord, make_synthetic_records, spread_values
 from pasearch.training.layer_rules import (
     GENERAL_RULE,
     RULES,
@@ -283,7 +283,7 @@ VMAP_ERRORS = (
     ("accessing `data`", "reads `.data` of a record; use the tensor itself"),
     ("random operation", "draws from torch's global state; use KeyedDropout"),
     ("Batching rule not implemented", "has no rule for one record at a time; use another layer"),
-    ("generate_vmap_rule", "is an autograd.Function without a rule for vmap; add one"),
+    ("generate_vmap_rule", "is an autograd.Function; set generate_vmap_rule = True in it"),
 )
 """Words of an error under vmap, with the problem and the fix."""
 
@@ -291,7 +291,7 @@ SHAPE_ERRORS = (RuntimeError, IndexError, ValueError)
 """Types of errors of a module that expects another shape than (batch, *shape)."""
 
 CHECKED_RECORDS = 4
-"""Number of synthetic records with which a user's module is checked."""
+"""Number of synthetic records with which a user's module is checked first."""
 
 
 @torch.no_grad()
@@ -355,6 +355,8 @@ def _find_faults(module: nn.Module) -> Iterator[str]:
 def _run_checks(alone: PerRecord) -> Iterator[str]:
     """Yield the problems that are found by running a user's module on synthetic records."""
     module, x = alone.module, make_synthetic_records(alone, CHECKED_RECORDS)
+    others = spread_values(3, alone.shape)  # those of the check at the start of a training
+    others = torch.cat([others.to(x), torch.zeros_like(x[:1])])
     before = _list_mapped_tensors()
     entered: list[tuple[str, nn.Module]] = []
     hooks = []
@@ -364,6 +366,7 @@ def _run_checks(alone: PerRecord) -> Iterator[str]:
         hooks.append(each.register_forward_hook(lambda *_: (entered.pop(), None)[1]))
     try:
         rows = alone(x)
+        alone(others)
     except UsageError as error:  # a state that changed
         yield str(error)
         return

@@ -134,6 +134,11 @@ def count_changes(epoch: int, every: int) -> int:
     return int(epoch) // every
 
 
+def compute_polynomial_decay(t: float, period: float, power: float, end: float) -> float:
+    """Compute (1 - end) (1 - t / period)^power + end, which is `end` from t = period on."""
+    return (1.0 - end) * max(0.0, 1.0 - t / period) ** power + end
+
+
 def clamp_factor(factor: float) -> float:
     """Clamp a factor to [`MIN_NOISE_FACTOR`, 1]."""
     return min(1.0, max(MIN_NOISE_FACTOR, factor))
@@ -270,8 +275,8 @@ class PolynomialDecay(Schedule):
     every: int = 1
 
     def factor(self, epoch: int) -> float:
-        left = max(0.0, 1.0 - count_changes(epoch, self.every) / self.period)
-        return clamp_factor((1.0 - self.end) * left**self.power + self.end)
+        t = count_changes(epoch, self.every)
+        return clamp_factor(compute_polynomial_decay(t, self.period, self.power, self.end))
 
     def stretch(self, factor: float) -> Schedule:
         return replace(self, period=max(1, round(self.period * check_positive("factor", factor))))

@@ -10,7 +10,6 @@ Source: docs/rules.md, rules 7, 8, 11 and 14. Proof: docs/guarantees/dp-sgd.md.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -24,6 +23,7 @@ from pasearch.data.threads import use_threads
 from pasearch.errors import UsageError, is_out_of_memory
 from pasearch.runs.keys import Stream
 from pasearch.runs.processor import ThreadTeam
+from pasearch.spaces.modules import spread_values
 from pasearch.training.linear_backend import LinearBackend, can_use_linear_backend, count_threads
 from pasearch.training.memory import keep_freed_memory, limit_rows_in_memory
 from pasearch.training.one_step import (
@@ -336,8 +336,7 @@ def _check_record_independence(prepared: PreparedNetwork, x: Tensor) -> None:
 
 def _make_synthetic_records(x: Tensor) -> Tensor:
     """Make three synthetic records of the shape and dtype of `x`, whose values are not read."""
-    steps = np.linspace(-1.0, 1.0, 3 * math.prod(x.shape[1:]), dtype=np.float32)
-    synthetic = torch.from_numpy(steps).reshape(3, *x.shape[1:]).to(x.device)
+    synthetic = spread_values(3, tuple(x.shape[1:])).to(x.device)
     return (synthetic if x.is_floating_point() else synthetic.abs() > 0.5).to(x.dtype)
 
 

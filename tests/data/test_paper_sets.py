@@ -51,7 +51,7 @@ class TestGreySvhn:
 
     @pytest.mark.unit
     def test_a_missing_or_wrong_file_is_named(self, svhn: Callable, tmp_path: Path):
-        with pytest.raises(UsageError, match=r"train_32x32\.mat is not there: copy"):
+        with pytest.raises(UsageError, match=r"train_32x32\.mat does not exist: copy"):
             load_dataset("svhn-grey", data_root=tmp_path)
         svhn("train", 2)
         for other, words in (
@@ -101,7 +101,7 @@ class TestPurchase:
 
     @pytest.mark.unit
     def test_a_missing_or_wrong_file_is_named(self, tmp_path: Path):
-        with pytest.raises(UsageError, match="dataset_purchase is not there: unpack"):
+        with pytest.raises(UsageError, match="dataset_purchase does not exist: unpack"):
             load_dataset("purchase-100", data_root=tmp_path)
         with pytest.raises(UsageError, match="cannot be downloaded by pasearch"):
             load_dataset("purchase-100", data_root=tmp_path, download=True)

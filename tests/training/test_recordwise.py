@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from pasearch.errors import UsageError
 from pasearch.runs.sums import SUM_ROUNDING
 from pasearch.spaces.modules import KeyedDropout, LogitScale, Lstm, PerRecord, RowSequence
 from pasearch.training.clipping import FlatClipping
@@ -286,6 +287,65 @@ class Lookup(Base):
         return super().forward(self.table((5.0 + 4.0 * x).long())[..., 0])
 
 
+class ZeroLookup(Base):
+    """A lookup that raises an error for a record of zeros only."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(2, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        is_zero = (x.abs().sum() == 0).long()
+        return super().forward(x) + self.table(2 * is_zero)
+
+
+class Catching(Lookup):
+    """A lookup whose error is caught, so that one record would change the rows of all others."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        try:
+            return super().forward(x)
+        except IndexError:
+            return Base.forward(self, torch.ones_like(x))
+
+
+class BatchCentre(torch.autograd.Function):
+    """Identity of one record; its rule for vmap subtracts the batch mean of large values."""
+
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *d: Tensor) -> Tensor:
+        return d[0]
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, x: Tensor) -> tuple[Tensor, int]:
+        return BatchCentre.apply(torch.where(x.abs().max() > 50, x - x.mean(0), x)), 0
+
+
+@torch.library.custom_op("pasearch_tests::centre", mutates_args=())
+def centre(x: Tensor) -> Tensor:
+    return x.clone()
+
+
+@centre.register_vmap
+def _centre_batch(info: Any, in_dims: Any, x: Tensor) -> tuple[Tensor, int]:
+    return x - x.mean(0), 0
+
+
+def catch_all_errors(h: Tensor) -> Tensor:
+    try:
+        return BatchCentre.apply(h)
+    except UsageError:
+        return h
+
+
 class Gru(nn.Module):
     def __init__(self):
         super().__init__()
@@ -296,6 +356,10 @@ class Gru(nn.Module):
 
 
 REFUSED = {
+    "rule for vmap": (lambda: Base(BatchCentre.apply), "BatchCentre: may have a rule for vmap"),
+    "custom operator": (lambda: Base(centre), "centre.default: may have a rule for vmap"),
+    "error for zeros": (ZeroLookup, "table (Embedding): fails on one record"),
+    "error caught": (lambda: Base(catch_all_errors), "catches an error of PyTorch"),
     "batch mean": (lambda: Base(lambda h: h - h.mean(0)), "the network (Base): mixes records"),
     "later records": (lambda: Base(lambda h: h.cumsum(0)), "the network (Base): mixes records"),
     "batch softmax": (lambda: Base(lambda h: h.softmax(0)), "the network (Base): mixes records"),
@@ -387,9 +451,12 @@ def test_two_layers_with_one_weight_move_the_sum_by_at_most_their_bound(exact: b
 
 
 @pytest.mark.contract
-def test_a_record_for_which_the_module_raises_an_error_adds_0_and_stops_nothing():
+@pytest.mark.parametrize("kind", [Lookup, Catching])
+def test_a_record_for_which_the_module_raises_an_error_adds_0_and_stops_nothing(
+    kind: type[nn.Module],
+):
     torch.manual_seed(1)
-    network = nn.Sequential(PerRecord(Lookup(), SHAPE, 3), LogitScale(3))
+    network = nn.Sequential(PerRecord(kind(), SHAPE, 3), LogitScale(3))
     assert validate(network) == []
     prepared = PreparedNetwork(network)
     x, loss = torch.rand(7, *SHAPE), RecordLoss(torch.arange(7) % 3)
